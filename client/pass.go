@@ -14,7 +14,7 @@ import (
 type pass struct {
 	gaps    int          // EventGaps that the Follower had processed when the pass began
 	results chan reading // closed at the end
-	err     error        // why it failed for good; to be read when results is closed
+	err     error        // the permanent error, or the cause of the context's end; nil after a complete pass. It is read after results is closed
 	work    sync.WaitGroup
 }
 
@@ -61,8 +61,8 @@ func (c *Client) startPass(ctx context.Context, pattern string, gaps int) *pass 
 	return p
 }
 
-// listKeys sends all keys to be read. After an error that is not permanent it lists from the beginning, so some keys are read twice.
-// The error is permanent, or the context's.
+// listKeys sends all keys to be read. After a temporary error or an invalid continuation token it lists from the beginning, so some keys are read twice. The
+// error is any other permanent one, or the context's.
 func listKeys(ctx context.Context, c *Client, pattern string, keys chan<- string) error {
 	for {
 		var failure error
@@ -82,7 +82,7 @@ func listKeys(ctx context.Context, c *Client, pattern string, keys chan<- string
 		switch {
 		case failure == nil:
 			return nil
-		case isPermanent(failure) && !errors.Is(failure, ErrInvalidContinuation): // a backup was restored meanwhile
+		case isPermanent(failure) && !errors.Is(failure, ErrInvalidContinuation): // a token becomes invalid when the backup of another store is restored
 			return failure
 		case !pause(ctx, passRetry):
 			return ctx.Err()
@@ -112,7 +112,7 @@ func (p *pass) read(ctx context.Context, c *Client, key string) error {
 	}
 }
 
-// isPermanent reports whether an error is a ServerError after which the same request would fail again.
+// isPermanent reports whether an error is a ServerError other than ErrOverloaded: the same request is not sent again after it.
 func isPermanent(err error) bool {
 	var refused *ServerError
 	return errors.As(err, &refused) && !errors.Is(err, ErrOverloaded)

@@ -19,8 +19,9 @@ import (
 type session struct {
 	deliver func(*paho.Publish) // a reply or a notification
 	// markSent marks a request as sent. It returns nil if its caller has stopped waiting. again says that it was sent before, by an
-	// earlier session, or by this one when the invoke topic had no subscriber.
+	// earlier session. markUnsent takes that back: the broker had no subscriber for the request.
 	markSent        func(*call) (publish *paho.Publish, again bool)
+	markUnsent      func(*call)
 	mqtt            *paho.Client
 	conn            *mqttconn.Conn
 	acks            *mqttconn.Acks
@@ -64,7 +65,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	s := &session{
-		deliver: c.deliver, markSent: c.markSent, brokerMaxPacket: math.MaxInt,
+		deliver: c.deliver, markSent: c.markSent, markUnsent: c.markUnsent, brokerMaxPacket: math.MaxInt,
 		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1), watchAgainCount: make(map[subject]int),
 	}
 	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxReceivedPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
@@ -282,6 +283,13 @@ func (c *Client) markSent(waiting *call) (publish *paho.Publish, again bool) {
 	return waiting.publish, again
 }
 
+// markUnsent marks a request as not sent, because no copy of it reached a subscriber.
+func (c *Client) markUnsent(waiting *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	waiting.sent = false
+}
+
 // keptBuffer bounds the buffer that is kept from one request to the next.
 const keptBuffer = 64 << 10
 
@@ -335,6 +343,9 @@ func (s *session) acknowledged(id uint16, reason byte) bool {
 	case reason >= 0x80:
 		waiting.finish(answer{err: &refusedError{reason: reason}})
 	case reason == mqttconn.ReasonNoMatchingSubscriber:
+		if !again {
+			s.markUnsent(waiting) // nobody has it
+		}
 		s.sending.Go(func() {
 			if pause(s.ctx, resendPause) {
 				s.enqueue(waiting)

@@ -1,11 +1,14 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/internal/mqttconn"
 )
 
 // The next broker may accept smaller packets than the last one. If the request was sent to that one, its outcome is unknown; else it was not executed.
@@ -37,6 +40,22 @@ func TestRefusedCopyHasAnUnknownOutcome(t *testing.T) {
 			if got := <-waiting.done; !errors.Is(got.err, ErrRefused) || errors.Is(got.err, ErrOutcomeUnknown) != again {
 				t.Errorf("%v", got.err)
 			}
+		})
+	}
+}
+
+// A PUBACK that says that nobody subscribed shows that the request was not received, unless an earlier session sent a copy.
+func TestRequestWithoutASubscriberIsUnsent(t *testing.T) {
+	for name, again := range map[string]bool{"sent for the first time": false, "sent before": true} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel() // it is not sent again in this test
+			waiting := &call{sent: true, done: make(chan answer, 1)}
+			s := &session{ctx: ctx, ids: make(chan uint16, 1), flight: []flight{{}, {waiting, again}}, markUnsent: new(Client).markUnsent}
+			if !s.acknowledged(1, mqttconn.ReasonNoMatchingSubscriber) || waiting.sent != again {
+				t.Errorf("it counts as sent: %v", waiting.sent)
+			}
+			s.sending.Wait()
 		})
 	}
 }

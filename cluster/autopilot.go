@@ -15,7 +15,8 @@ import (
 	"holdfast/cluster/raftlog"
 )
 
-// stabilizationTime is how long a non-voter must be healthy before autopilot promotes it. Autopilot ignores it until it has run for that long in a leadership.
+// stabilizationTime is how long a non-voter must be healthy before autopilot promotes it. In the first two
+// seconds of a leadership autopilot does not apply it, and promotes a non-voter as soon as it is healthy.
 const stabilizationTime = 2 * time.Second
 
 // autopilotRunner runs raft-autopilot on the leader, and tells it the state of the members. Autopilot promotes non-voters that have caught up.
@@ -49,8 +50,8 @@ func (p *autopilotRunner) run(ctx context.Context) error {
 	return nil
 }
 
-// autopilotRaft promotes a server only if it is an unpinned non-voter in the current configuration, and at its address there. Autopilot's state
-// may be a second old, and AddVoter would add a removed member again, or put an old address back.
+// autopilotRaft promotes a server only if it is an unpinned non-voter in the current configuration, and uses the address of the
+// configuration. Autopilot's state may be a second old, and AddVoter would add a removed member again, or put an old address back.
 type autopilotRaft struct {
 	*raft.Raft
 	pinned func(raft.ServerID) bool // reports whether an operator pinned it as a non-voter
@@ -89,7 +90,7 @@ func (p *autopilotRunner) NotifyState(state *autopilot.State) { p.state.Store(st
 
 // FetchServerStats implements autopilot.ApplicationIntegration.
 func (p *autopilotRunner) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
-	answered := p.peers.Poll(ctx, peer.PollInterval)
+	answered := p.peers.Poll(ctx, peer.PollInterval) // autopilot ends ctx after half of its update interval
 	answered[p.self.ID] = peer.Answer{Status: p.self.status()}
 	stats := make(map[raft.ServerID]*autopilot.ServerStats, len(answered))
 	for id := range answered {
@@ -147,8 +148,10 @@ type MemberHealth struct {
 	State       string        `json:"state"` // leader, voter, non-voter or none: raft-autopilot's words
 	Healthy     bool          `json:"healthy"`
 	StableSince time.Time     `json:"stableSince"`
-	LastContact string        `json:"lastContact"` // time since the member last heard from the leader, as time.Duration prints it; negative for never
-	LastIndex   uint64        `json:"lastIndex"`   // of the member's log
+	// LastContact is the time since the member last heard from the leader, as time.Duration prints it; negative for never. LastIndex is that of the member's
+	// log. Both are of its last answer to autopilot in this leadership, and 0 if there is none.
+	LastContact string `json:"lastContact"`
+	LastIndex   uint64 `json:"lastIndex"`
 	// Version is the newest log version that the member can apply; 0 if it did not answer the last poll.
 	Version         uint32 `json:"version"`
 	BrokerConnected bool   `json:"brokerConnected"` // also false if it did not answer the last poll
@@ -163,14 +166,14 @@ func (p *autopilotRunner) health() Health {
 	}
 	health := Health{Healthy: state.Healthy, FailureTolerance: state.FailureTolerance, Leader: state.Leader, Members: []MemberHealth{}}
 	for id, server := range state.Servers {
-		described, _ := p.peers.Of(id)
+		status, _ := p.peers.Of(id)
 		if id == p.self.ID {
-			described = p.self.status()
+			status = p.self.status()
 		}
 		health.Members = append(health.Members, MemberHealth{
 			Member: peer.NodeName(id), ID: id, State: string(server.State), Healthy: server.Health.Healthy,
 			StableSince: server.Health.StableSince, LastContact: server.Stats.LastContact.String(), LastIndex: server.Stats.LastIndex,
-			Version: described.Version, BrokerConnected: described.BrokerUp, Pinned: p.self.pinned(id),
+			Version: status.Version, BrokerConnected: status.BrokerUp, Pinned: p.self.pinned(id),
 		})
 	}
 	slices.SortFunc(health.Members, func(a, b MemberHealth) int { return peer.CompareNames(a.Member, b.Member) })

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 	"holdfast/fsm"
 )
 
-// What must not become a member, or a leader, is refused.
+// Unsafe changes of the membership, unsafe leadership transfers, and calls of strangers are refused.
 func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
@@ -26,7 +27,8 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 		t.Errorf("an old node: %v", err)
 	}
 	stranger := peer.Caller{Certified: func(names ...string) bool { return false }}
-	if _, err := n.Handle(t.Context(), stranger, peer.MethodJoin, []byte(`{"id":"n2","address":"n2","version":2}`)); !errors.Is(err, peer.ErrRefused) {
+	join := fmt.Appendf(nil, `{"id":"n2","address":"n2","version":%d}`, fsm.Version)
+	if _, err := n.Handle(t.Context(), stranger, peer.MethodJoin, join); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("without its certificate: %v", err)
 	}
 	if _, err := n.Handle(t.Context(), stranger, peer.MethodBroadcast, nil); !errors.Is(err, peer.ErrRefused) {
@@ -35,7 +37,7 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 	if err := n.Membership().Add(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "it has caught up", func() bool { return fresh.Status().State.Index > 0 })
+	waitFor(t, "it has applied an entry", func() bool { return fresh.Status().State.Index > 0 })
 	if err := n.transferForTest(t.Context(), "n2"); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("the leadership to a non-voter: %v", err)
 	}
@@ -53,9 +55,9 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 		t.Errorf("a voter, as a non-voter: %v", err)
 	}
 	fresh.raftForTest().Shutdown()
-	// n1 may have noticed that it has no majority, or notice it when it advances cluster time before the transfer.
-	if err := n.Membership().Remove(t.Context(), "n1"); !errors.Is(err, peer.ErrRefused) && !errors.Is(err, peer.ErrNotLeader) && !errors.Is(err, peer.ErrNotDone) {
-		t.Errorf("removed the one that is alive of two: %v", err)
+	// n1 may have lost the leadership already, because n2 does not answer.
+	if err := n.Membership().Remove(t.Context(), "n1"); !errors.Is(err, peer.ErrRefused) && (!errors.Is(err, peer.ErrNotLeader) || n.Status().Role == raft.Leader.String()) {
+		t.Errorf("removed the only live voter of two: %v", err)
 	}
 }
 
@@ -64,7 +66,7 @@ func TestSnapshotRightAfterAMembershipChange(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
 	waitFor(t, "the version is in force", func() bool { return n.Status().State.Version == fsm.Version })
-	for _, id := range []raft.ServerID{"n2", "n3", "n4"} { // at times another entry follows the change, and the test shows nothing
+	for _, id := range []raft.ServerID{"n2", "n3", "n4"} { // three attempts: if another entry follows the change, an attempt proves nothing
 		startMember(t, network, id, nil, memoryStores())
 		if err := n.Membership().Add(t.Context(), raft.ServerAddress(id), true); err != nil {
 			t.Fatal(err)
@@ -75,7 +77,7 @@ func TestSnapshotRightAfterAMembershipChange(t *testing.T) {
 	}
 }
 
-// Autopilot does not make a removed non-voter a voter, although its peer statuses may be a second old.
+// Autopilot does not make a removed non-voter a voter, although autopilot's state may be a second old.
 func TestRemovedNonVoterStaysOut(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
@@ -84,7 +86,7 @@ func TestRemovedNonVoterStaysOut(t *testing.T) {
 	if err := n.Membership().Add(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "it has caught up", func() bool { return fresh.Status().State.Index > 0 })
+	waitFor(t, "it has applied an entry", func() bool { return fresh.Status().State.Index > 0 })
 	<-time.After(stabilizationTime + 2*peer.PollInterval) // autopilot knows it as a healthy non-voter
 	if err := n.Membership().Remove(t.Context(), "n2"); err != nil {
 		t.Fatal(err)

@@ -55,7 +55,8 @@ func appendMeta(b []byte, m *Machine) []byte {
 	}
 	b = appendUint(b, 15, m.staged.nonce)
 	b = appendUint(b, 17, m.scanSecret) // 16 is in frames of its own
-	return appendUint(b, 18, m.storeID)
+	b = appendUint(b, 18, m.storeID)
+	return appendUint(b, 19, m.olderID)
 }
 
 func (m *Machine) readMeta(r *reader) {
@@ -97,6 +98,8 @@ func (m *Machine) readMeta(r *reader) {
 			m.scanSecret = r.uint()
 		case 18:
 			m.storeID = r.uint()
+		case 19:
+			m.olderID = r.uint()
 		default:
 			r.unknown("Meta")
 		}

@@ -31,9 +31,10 @@ type Machine struct {
 	// scanSecret seals continuation tokens. It is the nonce of the first leadership in which VersionScan was in force; 0 before. A KindRestore
 	// replaces it by that of the restored snapshot, if that has one.
 	scanSecret uint64
-	// storeID identifies this store in its snapshots: the cluster times of two stores cannot be compared. It is the scanSecret at the moment when
-	// VersionStoreID came into force; 0 before. It never changes after that.
-	storeID uint64
+	// storeID identifies this store in its snapshots: the cluster times of two stores cannot be compared. It is the nonce of the leadership in which
+	// VersionStoreID came into force; 0 before. olderID identifies its older snapshots, which have no storeID: the scanSecret at that moment. Neither changes
+	// after that.
+	storeID, olderID uint64
 
 	values      values
 	watches     watches
@@ -115,8 +116,8 @@ func (m *Machine) raiseVersion(version uint32) {
 		m.mixIntoStateHash('T', m.scanSecret)
 	}
 	if m.logVersion >= VersionStoreID && m.storeID == 0 {
-		m.storeID = m.scanSecret
-		m.mixIntoStateHash('I', m.storeID)
+		m.storeID, m.olderID = m.leader.nonce, m.scanSecret
+		m.mixIntoStateHash('I', m.storeID, m.olderID)
 	}
 }
 

@@ -91,11 +91,10 @@ func (m *Machine) isForeign(restored *Machine) bool {
 	if m.logVersion < VersionStoreID {
 		return restored.scanSecret != 0 && restored.scanSecret != m.scanSecret
 	}
-	id := restored.storeID
-	if id == 0 { // an older snapshot
-		id = restored.scanSecret
+	if restored.storeID == 0 { // an older snapshot
+		return restored.scanSecret != 0 && restored.scanSecret != m.olderID
 	}
-	return id != 0 && id != m.storeID
+	return restored.storeID != m.storeID
 }
 
 // rebaseTo moves the state of another store's snapshot to a later cluster time, as if no time had passed. Each store's cluster time counts from its own

@@ -111,13 +111,15 @@ func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 		version uint32
 		term    uint64 // decides the id of the store
 		times   int    // how often the backup is restored
+		raised  bool   // VersionStoreID comes into force at both before the last restore, with a new backup
 		kept    bool
 	}{
-		"another store":                      {VersionStoreID, 10, 1, true},
-		"another store again":                {VersionStoreID, 10, 2, true},
-		"another store, before it has an id": {VersionForeignTTL, 10, 1, true},
-		"this store":                         {VersionStoreID, 0, 1, false},
-		"an older log":                       {VersionForeignTTL - 1, 10, 1, false},
+		"another store":                             {VersionStoreID, 10, 1, false, true},
+		"another store again":                       {VersionStoreID, 10, 2, false, true},
+		"another store, before it has an id":        {VersionForeignTTL, 10, 1, false, true},
+		"another store again, when both have an id": {VersionForeignTTL, 10, 2, true, true},
+		"this store":                                {VersionStoreID, 0, 1, false, false},
+		"an older log":                              {VersionForeignTTL - 1, 10, 1, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			young := newLeaderOf(t, test.version)
@@ -132,7 +134,12 @@ func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 			old.start()
 			old.configure(func(s *Settings) { s.WatchTTL = 120_000 })
 			old.pass(864_000_000)
-			for range test.times {
+			for restore := range test.times {
+				if test.raised && restore == test.times-1 {
+					young.do(Command{Kind: KindAdvance, Version: VersionStoreID})
+					old.do(Command{Kind: KindAdvance, Version: VersionStoreID})
+					backup = young.snapshot()
+				}
 				old.stageAll(backup, 7, MaxStageBytes)
 				if r := old.do(Command{Kind: KindRestore, Nonce: 7, Offset: uint64(len(backup))}); r.Code != CodeOK {
 					t.Fatalf("%+v", r)

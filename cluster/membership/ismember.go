@@ -10,11 +10,12 @@ import (
 )
 
 // HandleIsMember answers whether a raft id is a member. While a change is not committed the leader answers true for every id. A
-// follower forwards the question, once. The error is ErrNotLeader if no leader is known, or if the question was forwarded before.
+// follower forwards the question, once. The error wraps ErrNotLeader if this node does not serve and knows no other leader, if no majority confirms that it leads,
+// or if the question was forwarded before.
 func (m *Membership) HandleIsMember(ctx context.Context, caller peer.Caller, id raft.ServerID) ([]byte, error) {
 	if !m.env.Serving() {
 		if caller.ID != "" {
-			return nil, peer.ErrNotLeader // it was forwarded once
+			return nil, peer.ErrNotLeader // only a member that forwards the question calls with its id
 		}
 		return m.env.CallLeader(ctx, peer.MethodIsMember, []byte(id))
 	}

@@ -161,7 +161,7 @@ func (m *Membership) removePredecessor(ctx context.Context, predecessor raft.Ser
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: the predecessor was not asked: %w", peer.ErrNotDone, err)
 	}
-	if !errors.Is(err, peer.ErrUnreachable) || errors.Is(err, peer.ErrRejected) {
+	if errors.Is(err, peer.ErrRejected) || !errors.Is(err, peer.ErrUnreachable) {
 		return fmt.Errorf("%w: %s runs at %s: two nodes of one name", peer.ErrRefused, predecessor.ID, predecessor.Address)
 	}
 	m.env.Log.Warn("removing the predecessor of a joining node", "id", predecessor.ID, "address", predecessor.Address)

@@ -280,7 +280,7 @@ func TestJoiningMemberMustAnswerUnderItsID(t *testing.T) {
 			there: &peer.Status{ID: "n2.2"}, request: JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, termErr: peer.ErrNotDone,
 		},
 		"beside one of its name that refuses the leader's connection": {
-			there: &peer.Status{ID: "n2.2"}, request: JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, termErr: peer.ErrRejected,
+			there: &peer.Status{ID: "n2.2"}, request: JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, termErr: errors.Join(peer.ErrRejected, peer.ErrUnreachable),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -26,8 +26,8 @@ func (o *Offer) encode(changed parts) []byte {
 	return fsm.AppendEntry(nil, &fsm.Entry{Number: uint64(changed), Commands: []fsm.Command{o.command()}})
 }
 
-// parts is a set of parts of the settings, or whole. A Configure command always carries all settings, but an offer may replace only those parts in which the
-// node's settings changed. The leader takes all other parts from its state, which is the newest: a member that is catching up would bring back older settings.
+// parts is a set of parts of the settings, or whole. An offer with a set of parts replaces only these; a Configure command always carries all settings. The leader
+// takes all other parts from its state, which is the newest: a member that is catching up would bring back older settings.
 // A leader with an older build ignores the set and proposes the offer as it is.
 type parts uint64
 
@@ -41,7 +41,7 @@ const (
 	whole parts = 0
 )
 
-// has reports whether one of some parts is in the set.
+// has reports whether the set has at least one of these parts.
 func (p parts) has(some parts) bool { return p&some != 0 }
 
 // mergedWith returns an offer of the settings in force in which the changed parts are those of o.
@@ -101,7 +101,7 @@ func (o *Offer) fingerprint() (f fingerprint) {
 // offered is what a member stores of its last offer.
 type offered struct {
 	fingerprint
-	// version is that of the log for which fingerprint.settings was made (see forVersion): the newest one that was in force. 0 is unknown.
+	// version is that of the log for which fingerprint.settings was made (see forVersion), and fsm.Version if the node had no stored offer. 0 is unknown.
 	version uint32
 }
 

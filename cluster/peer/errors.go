@@ -20,8 +20,8 @@ var (
 	// ErrUnreachable says that a call got no answer: there was no connection, a handshake was refused, or the deadline passed. A request that was sent may
 	// still take effect.
 	ErrUnreachable = errors.New("member unreachable")
-	// ErrRejected says that the member runs at its address, and refuses the connections of this node. It wraps ErrUnreachable.
-	ErrRejected = fmt.Errorf("%w: it refuses the connections of this node", ErrUnreachable)
+	// ErrRejected says that the member runs at its address, and refuses the connections of this node. It comes with an ErrUnreachable.
+	ErrRejected = errors.New("the member refuses the connection")
 	// ErrRefused says that a request was refused. Its change was not made; a step before it, such as a pin, may have been committed.
 	ErrRefused = errors.New("refused")
 )

@@ -52,13 +52,13 @@ const (
 // protocolVersion is that of the handshake and of the frames behind it.
 const protocolVersion = 1
 
-// Errors of refused connections. Each wraps peer.ErrUnreachable: nothing was sent. Those that only the named member itself gives wrap peer.ErrRejected.
+// Errors of refused connections. Each wraps peer.ErrUnreachable: nothing was sent.
 var (
 	ErrProtocol    = fmt.Errorf("%w: it speaks another version of the protocol between members", peer.ErrUnreachable)
 	ErrCluster     = fmt.Errorf("%w: it belongs to another cluster", peer.ErrUnreachable)
 	ErrOtherMember = fmt.Errorf("%w: another member listens there", peer.ErrUnreachable)
-	ErrCertificate = fmt.Errorf("%w: the certificate does not have the node's name", peer.ErrRejected)
-	ErrNotAMember  = fmt.Errorf("%w: it does not know this node as a member", peer.ErrRejected)
+	ErrCertificate = fmt.Errorf("%w: it refuses this node's certificate", peer.ErrUnreachable)
+	ErrNotAMember  = fmt.Errorf("%w: it does not know this node as a member", peer.ErrUnreachable)
 )
 
 func (r refusal) err() error {
@@ -114,7 +114,7 @@ func readMessage(r io.Reader, message any) error {
 	return nil
 }
 
-// greet sends the hello and reads the answer. It returns the listener's id.
+// greet sends the hello and reads the answer. It returns the listener's id. The error wraps peer.ErrRejected if the named member itself refuses the connection.
 func (d *dialer) greet(conn net.Conn, k kind, to raft.ServerID) (raft.ServerID, error) {
 	ours := hello{
 		Protocol: protocolVersion, Cluster: d.config.Cluster, Kind: k, To: to, From: d.config.ID, Address: d.config.Advertise,
@@ -126,7 +126,11 @@ func (d *dialer) greet(conn net.Conn, k kind, to raft.ServerID) (raft.ServerID, 
 	if err := readMessage(conn, &answer); err != nil {
 		return "", err
 	}
-	return answer.ID, answer.Refuse.err()
+	err := answer.Refuse.err()
+	if err != nil && answer.ID == to {
+		err = fmt.Errorf("%w: %w", peer.ErrRejected, err)
+	}
+	return answer.ID, err
 }
 
 // admitter decides whether a connection is admitted.
@@ -160,7 +164,7 @@ func (a admitter) judge(conn net.Conn, theirs *hello) refusal {
 	case theirs.Cluster != a.config.Cluster:
 		return refuseCluster
 	case theirs.To != a.config.ID && (theirs.To != "" || theirs.Kind != kindCall):
-		return refuseID // before the checks below, whose refusals mean that the named member runs
+		return refuseID
 	case theirs.To == "":
 		return "" // what it may ask for depends on its certificate
 	}

@@ -18,7 +18,7 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 	defer proxy.Close()
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and makes no TLS handshake
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel completes connections, and nobody answers the TLS handshake
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,13 +28,13 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 		address, want string
 		timeout       time.Duration
 	}{
-		"the node hangs up":                   {hangsUp.URL, unknown, time.Minute},
-		"a proxy lost the node's answer":      {proxy.URL, unknown, time.Minute},
-		"nobody listens":                      {"http://127.0.0.1:1", unavailable, time.Minute},
-		"the certificate is of nobody's":      {secure.URL, unavailable, time.Minute},
-		"a handshake that takes too long":     {"https://" + silent.Addr().String(), unavailable, 100 * time.Millisecond},
-		"the address has another scheme":      {"localhost:7401", usage, time.Minute},
-		"the address is a host without a URL": {"127.0.0.1:7401", usage, time.Minute},
+		"the node hangs up":                  {hangsUp.URL, unknown, time.Minute},
+		"a proxy lost the node's answer":     {proxy.URL, unknown, time.Minute},
+		"nobody listens":                     {"http://127.0.0.1:1", unavailable, time.Minute},
+		"the certificate is of no authority": {secure.URL, unavailable, time.Minute},
+		"a handshake that takes too long":    {"https://" + silent.Addr().String(), unavailable, 100 * time.Millisecond},
+		"the address has another scheme":     {"localhost:7401", usage, time.Minute},
+		"the address is a host and a port":   {"127.0.0.1:7401", usage, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &administration{address: test.address, timeout: test.timeout, output: "text"}
@@ -45,8 +45,9 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 			case errors.As(err, &coded) && coded.code == exitUnknown:
 				got = unknown
 			case errors.Is(err, errUnavailable):
-				if got = unavailable; func() int { code, _ := exitCode(err); return code }() != exitError {
-					t.Error("the exit code says that the outcome is unknown")
+				got = unavailable
+				if code, _ := exitCode(err); code != exitError {
+					t.Errorf("exit code %d, want %d", code, exitError)
 				}
 			case isUsage(err):
 				got = usage
@@ -58,7 +59,7 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// If --admin names no host, the command fails. It does not report that no process listens there.
+// If --admin is no http or https URL with a host, the command fails. It does not report that no process listens there.
 func TestNobodyListensNeedsAnAddress(t *testing.T) {
 	for _, address := range []string{"localhost:7401", "http:///", "store-0:7401", ""} {
 		a := &administration{address: address, timeout: time.Second}

@@ -15,6 +15,6 @@ const (
 // notifySystemd reports a state to systemd. It does nothing if systemd has not started this process with Type=notify.
 func notifySystemd(log *slog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		log.Warn("systemd is not told", "state", state, "error", err)
+		log.Warn("could not notify systemd", "state", state, "error", err)
 	}
 }

@@ -1,7 +1,7 @@
 // Package audit writes down who changed which key, and by which rule of the policy that was allowed, as JSON lines.
 //
-// Every member writes what it applies, in the order of the log, and each line has the place in the log: the files of the members say the
-// same, and can be put together. What a member got by a snapshot only is not in its file.
+// Every member writes what it applies, in the order of the log. Each line has its place in the log, so the files of several members can be merged. Lines
+// for the same place differ only in Member and Time. Changes that a member got in a snapshot are not in its file.
 //
 // Writes that the policy denied are in a file of their own, FILE.denied: a client that is denied a thousand times a second must not push changes out.
 package audit
@@ -26,7 +26,7 @@ import (
 type Config struct {
 	File     string // of changes; denials are in FILE.denied
 	MaxBytes int64  // of a file, before the next one is begun
-	Files    int    // that are kept beside it, as FILE.1 (the latest) to FILE.n
+	Files    int    // that are kept beside it, as FILE.1 (the latest) to FILE.n; 0 keeps none
 	// Member is the Raft id of the member that writes. If the file ends with another id, the member lost its data: all that it applies is written.
 	Member string
 	Wall   func() time.Time
@@ -46,8 +46,8 @@ var ErrHangs = errors.New("the audit log hangs")
 
 // Record is one line.
 type Record struct {
-	// Term and Index are those of the log entry, Position is that of the command in it, and Operation that of the operation of a transaction, from
-	// 1 on. Together they order all records, on every member.
+	// Term and Index are those of the log entry. Position is the index of the command in the entry, from 0 on. Operation is the number of the operation in a
+	// transaction, from 1 on; it is 0 outside of transactions. Together they order all records, on every member.
 	Term      uint64    `json:"term"`
 	Index     uint64    `json:"index"`
 	Position  int       `json:"position"`

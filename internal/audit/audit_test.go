@@ -287,6 +287,35 @@ func TestRotationThatCannotOpenTheNextFileMovesNone(t *testing.T) {
 	}
 }
 
+// A file that an operator moves away is rotated all the same: the lines after the next rotation are in a new file.
+func TestRotationAfterTheFileWasMovedAway(t *testing.T) {
+	c := config(t)
+	c.MaxBytes = 200
+	f, _, err := openFiles(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := func(index uint64) []byte { return encode(&Record{Index: index}) }
+	if err := f.append(line(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(c.File, c.File+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	last := uint64(c.MaxBytes)/uint64(len(line(1))) + 1 // it is the first that finds no room
+	for index := uint64(2); index <= last; index++ {
+		if err := f.append(line(index)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.close(); err != nil {
+		t.Error(err)
+	}
+	if current := records(t, c.File); len(current) != 1 || current[0].Index != last {
+		t.Errorf("%+v is in the new file", current)
+	}
+}
+
 // A crash between the moves of a rotation loses no line either: the next start finishes it.
 func TestInterruptedRotationIsFinishedAtTheStart(t *testing.T) {
 	c := config(t)

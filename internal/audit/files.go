@@ -115,16 +115,17 @@ func (f *files) append(lines []byte) error {
 	return nil
 }
 
-// rotate begins the next file, and removes the oldest if there are more than are kept. If that fails the current file is written further: a
-// file that is too large is better than lines that are lost.
+// rotate begins the next file. If FILE.1 to FILE.n all exist, FILE.n is overwritten. Files beyond n, of an earlier and larger Files, stay. If rotate fails,
+// lines still go to the current file: a file that is too large is better than lost lines.
 func (f *files) rotate() {
 	if err := f.startNextFile(); err != nil {
 		f.config.Log.Error("the next file of the audit log could not be begun", "file", f.config.File, "error", err)
 	}
 }
 
-// startNextFile puts the next file in the place of the current one, and the current one in the place of FILE.1. Steps that may fail come before the first
-// step that pushes out a kept file. A crash or an error in between leaves FILE.last, which the next attempt and openFiles rename to FILE.1.
+// startNextFile puts the next file in the place of the current one, and renames the current one to FILE.last and then to FILE.1. With Files 0 it
+// overwrites the current one. Only finishRotation overwrites a kept file. A crash or an error can leave FILE.last. The next attempt, or openFiles, then renames
+// it to FILE.1.
 func (f *files) startNextFile() error {
 	if err := f.finishRotation(); err != nil { // it failed before, and must not be overwritten
 		return err
@@ -136,7 +137,9 @@ func (f *files) startNextFile() error {
 	}
 	err = f.file.Sync()
 	if err == nil && f.config.Files > 0 {
-		err = os.Rename(f.config.File, last)
+		if err = os.Rename(f.config.File, last); errors.Is(err, fs.ErrNotExist) {
+			err = nil // an operator has moved it: there is nothing to keep
+		}
 	}
 	if err == nil {
 		if err = os.Rename(name, f.config.File); err != nil && f.config.Files > 0 {
@@ -151,8 +154,9 @@ func (f *files) startNextFile() error {
 	return f.finishRotation()
 }
 
-// finishRotation gives FILE.last the name FILE.1, if there is a FILE.last, and kept files their next names as far as that needs. It may be called again after an
-// interruption: the moves go on from the number that is free then.
+// finishRotation renames FILE.last to FILE.1, if there is a FILE.last. It first moves FILE.1 and the files after it up by one number, as far as the first free
+// number; if none is free, FILE.n is overwritten. With Files 0 it removes FILE.last instead. It may be called again after an
+// interruption: it then finds the number that the interrupted moves left free.
 func (f *files) finishRotation() error {
 	if _, err := os.Lstat(f.config.File + ".last"); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -6,7 +6,7 @@ import "sync"
 // holes is worth little. If a write fails, its lines are lost instead: a full disk must not stop the store.
 const maxQueue = 4096
 
-// maxBatch is how many bytes are gathered to be written at once, and a quarter of a file at most.
+// maxBatch is the size in bytes at which a batch of records is written at the latest, or MaxBytes/4 if that is less. Its last record may exceed it.
 const maxBatch = 256 << 10
 
 // journal is one file with the earlier ones beside it, and the goroutine that writes it.

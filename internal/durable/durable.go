@@ -27,7 +27,7 @@ func WriteFile(file string, data []byte) error {
 	return nil
 }
 
-// Rename syncs a file, gives it another name, and returns when both survive a crash.
+// Rename syncs a file and gives it another name. When it returns nil, the content and the new name survive a crash.
 func Rename(from, to string) error {
 	file, err := os.OpenFile(from, os.O_RDWR, 0)
 	if err != nil {

@@ -26,8 +26,8 @@ const MaxSize = 1024
 // MaxWatchedKey is the size in bytes of the longest key to which watches of patterns apply. It bounds the cost of matching a key with many patterns.
 const MaxWatchedKey = 4096
 
-// Pattern is a compiled pattern. It is immutable. Literals and stars take about four times as many bytes as their text. Each character of a segment with a '?'
-// or a class takes 32 bytes, and a class 8 for each of its ranges.
+// Pattern is a compiled pattern. It is immutable. Literals and stars take about four times as many bytes as their text. In a segment with a '?' or a class,
+// each element takes 32 bytes, and 8 more for each of its ranges. A literal character has one range there.
 type Pattern struct {
 	// segments are the parts between the stars. A key begins with the first and ends with the last. A pattern without a star has one segment, which matches
 	// the whole key.

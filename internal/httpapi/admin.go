@@ -222,7 +222,7 @@ func (a *admin) fail(w http.ResponseWriter, err error) {
 		code = http.StatusConflict
 	case errors.Is(err, peer.ErrNotLeader), errors.Is(err, peer.ErrNotDone), errors.Is(err, peer.ErrUnreachable):
 		code = http.StatusServiceUnavailable
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled): // what was not done says so above
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled): // errors that state their outcome are handled above
 		answer.Outcome, code = "unknown", http.StatusGatewayTimeout
 	}
 	writeError(w, code, answer)

@@ -116,7 +116,7 @@ func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless
 
 // forward passes a request on to the leader. If the leader cannot be reached, leaderless answers, unless it is nil. ok says that there is a leader.
 func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Server, ok bool, leaderless func(http.ResponseWriter, *http.Request) error) {
-	times, _ := strconv.Atoi(r.Header.Get(forwardCountHeader)) // none at all is not a number
+	times, _ := strconv.Atoi(r.Header.Get(forwardCountHeader)) // a missing header counts as 0
 	if !ok || times >= maxForwards {
 		a.refuse(w)
 		return

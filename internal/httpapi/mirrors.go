@@ -19,14 +19,14 @@ type Mirrors struct {
 	Keys      int  `json:"keys"`      // that a mirror covers, at the last comparison
 	Unshown   int  `json:"unshown"`   // of keys: those that are not shown, because they make no valid topic
 	Missing   int  `json:"missing"`   // retained messages that the broker lacked, since the last resync
-	Stale     int  `json:"stale"`     // retained messages that were not as in the state, or of no key, since then
+	Stale     int  `json:"stale"`     // retained messages that differed from the state, or had no key, since the last resync
 	Blind     bool `json:"blind"`     // the broker does not send what it retains below some mirror
 	Dropped   bool `json:"dropped"`   // the broker dropped some of its retained messages at the last comparison, because its queue was full
 	// Unretained are topics that the broker has acknowledged, and does not retain.
 	Unretained int    `json:"unretained"`
 	LagTopics  int    `json:"lagTopics"` // whose retained message is not known to be as in the state
 	Refused    int    `json:"refused"`   // topics that the broker refuses, or ends the connection on
-	Lag        int64  `json:"lag"`       // milliseconds since the oldest change that the broker has not acknowledged, or since all was last known to be compared
+	Lag        int64  `json:"lag"`       // milliseconds: age of the oldest change that the broker has not acknowledged, see mirror.Status.Lag
 	Fault      string `json:"fault"`     // why there is no connection, or no comparison
 }
 
@@ -36,7 +36,7 @@ type Mirror struct {
 	Topic string `json:"topic"` // what the topic begins with
 }
 
-// MirrorPublisher publishes the mirrors of a node while that leads.
+// MirrorPublisher publishes the mirrors while its node leads.
 type MirrorPublisher interface {
 	Status() mirror.Status
 	// Resync starts a comparison of the retained messages with the state, and does not wait for it. It does nothing and returns false on a node that

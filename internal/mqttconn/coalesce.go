@@ -27,7 +27,7 @@ type coalescer struct {
 	timer    *time.Timer      // of the wait
 	waited   bool             // wait delayed the current read; adapt resets it
 	lowWater int              // the latest low-water mark of the socket, in bytes
-	setMark  func(fd uintptr) // sets the socket's mark to level; made once, so that setLowWater does not allocate
+	setMark  func(fd uintptr) // sets the socket's mark to lowWater; made once, so that setLowWater does not allocate
 	more     bool             // the last read filled its buffer, so the socket probably holds more
 
 	alive atomic.Uint64 // signs of life of the peer: reads that returned bytes, and what writePieces counts
@@ -57,8 +57,8 @@ func (c *coalescer) underTLS(config *tls.Config) *tls.Conn {
 	return tls.Client(c, config)
 }
 
-// coalescerOf returns the coalescer below a connection and the connection to use. A connection that no Dialer made gets one. If it
-// is TLS, that one only counts signs of life.
+// coalescerOf returns the coalescer below a connection and the connection to use. A connection that no Dialer made gets a new coalescer. If that connection
+// is TLS, the new coalescer is not below it: it sees no reads, and counts only what writePieces counts.
 func coalescerOf(conn net.Conn) (*coalescer, net.Conn) {
 	switch known := conn.(type) {
 	case *coalescer:

@@ -29,8 +29,8 @@ type Receiver struct {
 	// Puback is called for each PUBACK. It returns false if the PUBACK is not for the caller's messages. Then paho's client gets it. It may be
 	// nil.
 	Puback func(id uint16, reason byte) bool
-	// Idle is called before each read from the network, before each packet that is left to paho's client, and when reading fails. A message may
-	// be received in part. On a TLS connection that no Dialer made it is not called before reads. It may be nil.
+	// Idle is called before each read from the network, before each packet that is left to paho's client, and when reading fails. The buffer may hold
+	// part of a message then. On a TLS connection that no Dialer made, Idle is not called before reads. It may be nil.
 	Idle func()
 	// CoalescingDelay returns for how long a read from the network may be delayed at most, so that more bytes gather; 0 is no delay. It may be nil.
 	CoalescingDelay func() time.Duration
@@ -39,7 +39,8 @@ type Receiver struct {
 // Message is what was received.
 type Message struct {
 	*paho.Publish
-	// Size is the number of bytes that stay in memory while any string or slice of the message is in use.
+	// Size is the size in bytes of the packet and of the copy of its text, which the strings and byte slices of the message point into. It does not count the
+	// list of user properties.
 	Size int
 	// Redelivered is the DUP flag: the broker may have sent the message before, on an earlier connection of the session.
 	Redelivered bool
@@ -249,8 +250,8 @@ func (c *Conn) nextPacket() error {
 	return nil
 }
 
-// SignsOfLife counts the packets that the receiver has taken, and what the network shows: a packet that takes long keeps a PINGRESP from coming, but not
-// bytes from moving.
+// SignsOfLife counts the packets that the receiver has taken, the reads that returned bytes, and the blocked pieces of long writes that went through. A large
+// packet delays the PINGRESP, but its bytes show that the peer is alive.
 func (c *Conn) SignsOfLife() uint64 { return c.received.Load() + c.coalesce.alive.Load() }
 
 // Blocked reports whether Receiver.Publish is running. Then a lack of packets is not the peer's silence.
@@ -269,7 +270,7 @@ func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {
 		c.mu.Lock()
 		c.closed = true
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(closeGrace)) // after closed is set: the flusher sets a later one before
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(closeGrace)) // the flusher does not extend it: closed is set
 		c.more.Signal()
 		c.room.Broadcast()
 		c.mu.Unlock()

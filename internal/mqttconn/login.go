@@ -15,9 +15,9 @@ type Login struct {
 	Username string // empty is a login without one
 	// Password is asked for each connection, so that it may change; nil is a login without one. It must be safe for concurrent use.
 	Password  func() []byte
-	KeepAlive time.Duration // of MQTT; a fraction of a second is cut off
+	KeepAlive time.Duration // of MQTT, below 65536 s; a fraction of a second is cut off, and 0 turns keep-alive off
 	Timeout   time.Duration // bounds a connection attempt
-	Window    int           // messages in flight on a Publisher
+	Window    int           // most messages in flight on a Publisher; must be positive
 }
 
 // PasswordNow returns the password as it is now, nil for a login without one.

@@ -2,5 +2,5 @@
 
 package mqttconn
 
-// setSocketLowWater does nothing: what it is for is known of Linux only.
+// setSocketLowWater does nothing: only on Linux is it known that the poller heeds SO_RCVLOWAT.
 func setSocketLowWater(uintptr, int) {}

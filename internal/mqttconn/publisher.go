@@ -88,8 +88,8 @@ type Publisher struct {
 }
 
 // NewPublisher makes the handshake on a connection, which it owns from now on, also when it fails. The context bounds the
-// handshake only. window bounds the messages in flight; the broker's Receive Maximum does, too. A broker that refuses gives a
-// *Refusal.
+// handshake only. window bounds the messages in flight, and must be positive; the broker's Receive Maximum bounds them, too. If the
+// broker rejects the connection, the error wraps a *ReasonCodeError.
 func NewPublisher(ctx context.Context, conn net.Conn, connect *packets.Connect, window int) (*Publisher, error) {
 	p := &Publisher{
 		maxPacket: math.MaxInt, starved: make(chan struct{}, 1), down: make(chan struct{}), ended: make(chan struct{}),
@@ -240,7 +240,8 @@ func (p *Publisher) Err() error {
 // Done is closed when the connection has ended and every done was called.
 func (p *Publisher) Done() <-chan struct{} { return p.ended }
 
-// Close sends DISCONNECT after what was published, and waits for the end, but for no PUBACK.
+// Close sends what is buffered and a DISCONNECT, for at most closeGrace, and waits until the connection has ended. It does not wait for PUBACKs: messages in
+// flight end with ErrClosed.
 func (p *Publisher) Close() {
 	_ = p.conn.SetWriteDeadline(time.Now().Add(closeGrace))
 	p.fail(ErrClosed, true)
@@ -434,7 +435,8 @@ func (p *Publisher) send(b ...byte) {
 	}
 }
 
-// signsOfLife counts the packets that came, and what the network shows: a packet that takes long keeps a PINGRESP from coming, but not bytes from moving.
+// signsOfLife counts received packets, reads that returned bytes, and the blocked pieces of long writes that went through. A large packet delays the PINGRESP,
+// but its bytes show that the broker is alive.
 func (p *Publisher) signsOfLife() uint64 { return p.received.Load() + p.coalesce.alive.Load() }
 
 // ping sends a PINGREQ twice per keep-alive time, and ends the connection if there was no sign of life since the last one.

@@ -94,8 +94,8 @@ func Members(members []raft.Server) Assemble {
 	return func(context.Context) ([]raft.Server, error) { return members, nil }
 }
 
-// Start starts a node. A node without state waits for assemble; the context ends that wait. The node owns its links from now
-// on. If Start fails, the caller closes them.
+// Start starts a node. A node without state waits for assemble; the context ends that wait. If Start succeeds, Close closes
+// Links.Raft. If Start fails, the caller closes the links.
 func Start(ctx context.Context, config Config, identity cluster.Identity, assemble Assemble) (*Node, error) {
 	stores, err := raftlog.OpenStores(config.DataDir, config.LogStore, config.Log)
 	if err != nil {

@@ -24,7 +24,8 @@ func NewOffer(s *settings.Settings) (offer.Offer, error) {
 	return wanted, nil
 }
 
-// followPolicy re-reads the policy file when its content changes. A file that does not parse leaves the old policy in force.
+// followPolicy reads the policy file once a second. If its content has changed, followPolicy offers the new policy to the cluster. A file that does not parse
+// leaves the old policy in force.
 func (n *Node) followPolicy(ctx context.Context) {
 	const interval = time.Second
 	ticker := time.NewTicker(interval)

@@ -154,7 +154,7 @@ func (p *Policy) FirstRule(principal *Principal, access Access, key []byte) int 
 	return 0
 }
 
-// Grants are what a policy allows a principal. They are immutable.
+// Grants are what a policy allows a principal. They are immutable, and keep the pointer to the principal, which must not change while they are in use.
 type Grants struct {
 	principal *Principal
 	access    Access

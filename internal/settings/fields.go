@@ -91,8 +91,8 @@ func (s *Settings) Fields() []Field {
 		Field{Path: "log.level", Value: (*text)(&s.Log.Level), Help: "debug, info, warn or error"},
 		Field{Path: "log.format", Value: (*text)(&s.Log.Format), Help: "text or json"},
 		Field{Path: "audit.file", Value: (*text)(&s.Audit.File), Help: "audit log: who changed which key, as JSON lines; empty is none"},
-		Field{Path: "audit.maxBytes", Value: &s.Audit.MaxBytes, Help: "size of that file at which the next one is begun"},
-		Field{Path: "audit.files", Value: (*number)(&s.Audit.Files), Help: "how many earlier ones are kept"},
+		Field{Path: "audit.maxBytes", Value: &s.Audit.MaxBytes, Help: "size of an audit file at which the next one is begun"},
+		Field{Path: "audit.files", Value: (*number)(&s.Audit.Files), Help: "how many earlier audit files are kept"},
 	)
 }
 
@@ -196,7 +196,7 @@ func (l *list) Type() string { return "list" }
 // Size is a number of bytes.
 type Size int64
 
-// Auto is a size that the node works out itself.
+// Auto is a size that the node works out itself. Only limits.totalBytes may be Auto.
 const Auto Size = -1
 
 // Set reads a number of bytes with an optional unit.

@@ -16,8 +16,8 @@ import (
 )
 
 // Load returns the default settings overridden by the file (if its name is not empty), the environment, and the flags, in this
-// order. environment has the form of os.Environ; the keys of flags are paths of Fields. Unknown keys of the file are errors. Unknown HOLDFAST_
-// variables are returned as warnings, because Kubernetes makes some of its own.
+// order. environment has the form of os.Environ. The keys of flags must be paths of Fields: another key panics. Unknown keys of the file are errors. Unknown
+// HOLDFAST_ variables are returned as warnings, because Kubernetes makes some of its own.
 func Load(file string, environment []string, flags map[string]string) (Settings, []string, error) {
 	s := Default()
 	fields := s.Fields()
@@ -44,15 +44,23 @@ func Load(file string, environment []string, flags map[string]string) (Settings,
 			continue
 		}
 		if err := field.Value.Set(value); err != nil {
-			return s, warnings, &Error{Path: name, Value: value, Reason: err.Error()}
+			return s, warnings, invalidValue(name, field, value, err)
 		}
 	}
 	for path, value := range flags {
 		if err := byPath[path].Value.Set(value); err != nil {
-			return s, warnings, &Error{Path: "--" + path, Value: value, Reason: err.Error()}
+			return s, warnings, invalidValue("--"+path, byPath[path], value, err)
 		}
 	}
 	return s, warnings, s.Validate()
+}
+
+// invalidValue returns the error for a value that a setting cannot have. name is the setting's name where it was set.
+func invalidValue(name string, field *Field, value string, err error) error {
+	if field.Path == "broker.addresses" && strings.Contains(value, "@") {
+		value = "(hidden)" // it may hold a password
+	}
+	return &Error{Path: name, Value: value, Reason: err.Error()}
 }
 
 // clientVariables are the environment variables that are for the client commands.
@@ -87,7 +95,7 @@ func loadFile(file string, byPath map[string]*Field) error {
 			return fmt.Errorf("%w: %s: there is no such setting%s", ErrInvalid, path, suggestion(path, byPath)) // its value may be a password
 		}
 		if err := setFromFile(field, value); err != nil {
-			return &Error{Path: path, Value: fmt.Sprint(value), Reason: err.Error()}
+			return invalidValue(path, field, fmt.Sprint(value), err)
 		}
 	}
 	return nil

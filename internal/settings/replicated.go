@@ -3,7 +3,7 @@ package settings
 import "holdfast/fsm"
 
 // Replicated returns the part of the settings that decides outcomes, which goes through the log. memory is what the process may
-// use, in bytes. The policy is not in it.
+// use, in bytes. The result has no policy.
 func (s *Settings) Replicated(memory int64) fsm.Settings {
 	replicated := fsm.DefaultSettings()
 	replicated.CaseInsensitive = s.Protocol.CaseInsensitive
@@ -18,7 +18,7 @@ func (s *Settings) Replicated(memory int64) fsm.Settings {
 	limits.Watches, limits.DedupEntries = s.Limits.Watches, s.Limits.DedupEntries
 	limits.WatchesPerClient, limits.DedupPerClient = s.Limits.WatchesPerClient, s.Limits.DedupEntriesPerClient
 	if limits.TotalBytes = int64(s.Limits.TotalBytes); s.Limits.TotalBytes == Auto {
-		// Limits above 128 MiB are rounded, so that nodes of one kind agree although their memories differ by a little.
+		// Limits above 128 MiB are rounded down to 64 MiB steps, so that nodes of one kind agree although their memories differ by a little.
 		const grain = 64 << 20
 		// A key costs about 103 bytes beyond key and value, remembered outcomes come on top, and while a snapshot is restored there are two
 		// states. What is beyond the limit is refused, which every member does in the same way; memory that runs out ends them all.

@@ -1,5 +1,5 @@
-// Package settings holds the configuration of a node: one name for each setting, which is its path in the YAML file, its
-// command-line flag, and, in capitals and with underscores, its environment variable.
+// Package settings holds the configuration of a node. Each setting has one name: its path in the YAML file and its command-line flag. The environment variable
+// is HOLDFAST_ and that name in capitals, with underscores for dots.
 package settings
 
 import (

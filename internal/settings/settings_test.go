@@ -37,6 +37,26 @@ func TestFlagsOverrideEnvironmentOverridesFile(t *testing.T) {
 	}
 }
 
+// An error about broker.addresses does not show a password.
+func TestErrorsHidePasswords(t *testing.T) {
+	for name, load := range map[string]func(value string) error{
+		"environment": func(value string) error {
+			_, _, err := Load("", []string{"HOLDFAST_BROKER_ADDRESSES=" + value}, nil)
+			return err
+		},
+		"flag": func(value string) error {
+			_, _, err := Load("", nil, map[string]string{"broker.addresses": value})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := load(`mqtt://u:p"x@h`); err == nil || strings.Contains(err.Error(), `p"x`) || strings.Contains(err.Error(), `p\"x`) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // An error names the field, the value and the reason.
 func TestSettingsErrorsNameFieldValueAndReason(t *testing.T) {
 	for text, want := range map[string][]string{

@@ -138,7 +138,8 @@ func (m *Mutual) Server(conn net.Conn) net.Conn {
 // errOtherName says that a certificate is of somebody else.
 var errOtherName = errors.New("the certificate names somebody else")
 
-// Client returns the dialling side of a connection to somebody whose certificate must have one of the names.
+// Client returns the dialling side of a connection. The certificate of the other side must have one of the names. There must be at least one name; the first is
+// sent as the server name. Empty names match nothing.
 func (m *Mutual) Client(conn net.Conn, names ...string) net.Conn {
 	if m == nil {
 		return conn
@@ -171,8 +172,8 @@ func (m *Mutual) clientConfig(names []string) *tls.Config {
 	}
 }
 
-// PeerHasName reports whether the certificate of the other side of a connection has one of the names. Without TLS it returns true. It makes
-// the handshake, if that was not made yet.
+// PeerHasName reports whether the certificate of the other side of a connection has one of the names. A nil *Mutual returns true. Otherwise the connection must
+// be a *tls.Conn, or have a method Secured that returns one; any other connection returns false. PeerHasName makes the handshake, if that was not made yet.
 func (m *Mutual) PeerHasName(conn net.Conn, names ...string) bool {
 	if m == nil {
 		return true

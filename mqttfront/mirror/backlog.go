@@ -238,6 +238,8 @@ func (b *backlog) done(sent *entry, accepted bool) {
 		b.refusedLocked(sent, now)
 		if b.quarantines[sent.topic.prefix].isRefused(sent.topic) { // not if there was no room to remember it
 			b.topics[sent.topic] = awaitingRetry
+		} else if changedMeanwhile {
+			b.pushLocked(sent.topic)
 		}
 	}
 	signal(b.wake)

@@ -60,7 +60,7 @@ type Mirror struct {
 	comparing     bool       // there is no connection, or the comparison has not ended, or another one is wanted
 	since         time.Time  // when comparing became true, or the last comparison ended; Status.Lag counts from it. Zero without mirrors
 	resyncs       uint64     // how many times Resync was called
-	resyncsSeen   uint64     // wanted when the last comparison began
+	resyncsSeen   uint64     // resyncs when the last comparison began
 	last          comparison // that has ended
 	corrected     comparison // what was found missing and stale since Resync was called last
 	ended         time.Time  // when the last comparison ended

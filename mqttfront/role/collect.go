@@ -72,19 +72,24 @@ func (p *PeerRequests) update(later *collection) {
 }
 
 // restAfter returns the part of an earlier list that comes after all requests that the first pages of a later list have, too. If they have none in common, the
-// node has removed the earlier ones: it appends new requests at the end.
+// node has removed the earlier ones: it appends new requests at the end. If they have them in another order, the node has reordered its list, and restAfter
+// returns all other requests of the earlier list.
 func restAfter(firstPages, earlier []*pending.Request) []*pending.Request {
-	sent := make(map[fsm.RequestID]bool, len(firstPages))
-	for _, r := range firstPages {
-		sent[r.Command.ID] = true
+	sent := make(map[fsm.RequestID]int, len(firstPages)) // positions, from 1 on
+	for i, r := range firstPages {
+		sent[r.Command.ID] = i + 1
 	}
-	end := len(earlier)
+	end, last, reordered := len(earlier), 0, len(firstPages) == 0
 	for i, r := range earlier {
-		if sent[r.Command.ID] {
-			end = i + 1
+		if position := sent[r.Command.ID]; position > 0 {
+			reordered = reordered || position < last
+			end, last = i+1, position
 		}
 	}
-	return earlier[end:]
+	if !reordered {
+		return earlier[end:]
+	}
+	return slices.DeleteFunc(slices.Clone(earlier), func(r *pending.Request) bool { return sent[r.Command.ID] > 0 })
 }
 
 // withoutRepeats keeps the first of requests that are the same. A node that reorders its requests between two pages sends some of them twice.

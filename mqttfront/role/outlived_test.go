@@ -9,8 +9,8 @@ import (
 	"holdfast/fsm"
 )
 
-// † A node that was stopped for long comes to lead before it has given up what no client waits for any more: the outcome of that may be forgotten. It is
-// refused in the log, also where the message has no expiry of its own.
+// † A node that was suspended becomes the leader while it still holds a request that its client no longer waits for. The leader refuses the request in the log,
+// even if the message has no expiry.
 func TestHeldBeyondItsTimeIsNotExecuted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)

@@ -129,7 +129,7 @@ func TestOrderCountsOnlyWithoutInterveningFaults(t *testing.T) {
 		{record.Fault{Kind: "pause of the leader", From: 29 * second, To: 30 * second}, true},
 	} {
 		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
-			if got := sameWay([]record.Fault{test.fault}, a, b); got != test.want {
+			if got := arrivedInOrder([]record.Fault{test.fault}, a, b); got != test.want {
 				t.Errorf("%+v: %v", test.fault, got)
 			}
 		})

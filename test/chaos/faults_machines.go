@@ -253,7 +253,9 @@ func (in *injection) rollingRestart(ctx, _ context.Context) (bool, error) {
 	var restarted []string
 	for _, m := range in.choose("all") {
 		done, err := in.stopped(ctx, m, func() error { return nil })
-		restarted = append(restarted, in.on...)
+		if done {
+			restarted = append(restarted, m.ID)
+		}
 		in.on = restarted // stopped has set it to the one machine
 		if !done || err != nil {
 			return false, err

@@ -87,7 +87,7 @@ func conditions(run *record.Run) history.Conditions {
 		QuotaTight: func(o *history.Op) bool { return during(run.Faults, "disk full", o) }, NotesComplete: run.NotesComplete && run.Counters[lostNotifications] == 0, Patience: patience,
 	}
 	if run.Counters[lostRequests] == 0 && run.NotesComplete {
-		c.SameWay = func(a, b *history.Op) bool { return sameWay(run.Faults, a, b) }
+		c.ArrivedInOrder = func(a, b *history.Op) bool { return arrivedInOrder(run.Faults, a, b) }
 	}
 	return c
 }
@@ -100,9 +100,9 @@ func during(faults []record.Fault, kind string, o *history.Op) bool {
 	})
 }
 
-// sameWay reports whether two requests of a client surely reached the leader in the order in which the client sent them. A request that the leader's own
+// arrivedInOrder reports whether two requests of a client surely reached the leader in the order in which the client sent them. A request that the leader's own
 // session with the broker does not deliver is executed later. That can happen when the session began anew at that time, which some faults cause.
-func sameWay(faults []record.Fault, a, b *history.Op) bool {
+func arrivedInOrder(faults []record.Fault, a, b *history.Op) bool {
 	const margin = 5 * time.Second
 	from, to := a.Call-margin, max(a.Replied, b.Replied)+margin
 	return !slices.ContainsFunc(faults, func(f record.Fault) bool {

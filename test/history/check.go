@@ -24,12 +24,12 @@ type Conditions struct {
 	WatchesTight bool
 	// Restricted is the prefix of the ids of clients to which policy may deny operations at times; empty is none.
 	Restricted string
-	// SameWay reports whether two requests of a client that were sent once each have surely come to the leader in their order. If it is nil,
-	// the order of each client is not checked.
-	SameWay func(a, b *Op) bool
-	// NotesComplete says that no bound was so tight that notifications were given up.
+	// ArrivedInOrder reports whether two requests of one client, each sent once, certainly reached the leader in the order in which they were sent. If it is
+	// nil, the order of each client is not checked.
+	ArrivedInOrder func(a, b *Op) bool
+	// NotesComplete says that no notification was given up, expired or lost during the run.
 	NotesComplete bool
-	// WatchTTL is how long a watch lasts that is not renewed; 0 is for as long as its client is connected.
+	// WatchTTL is how long a watch lasts that is not renewed; 0 is no limit.
 	WatchTTL time.Duration
 	// Patience bounds a search for an order of the operations on one key or bank. The checker makes at most two searches for each. 0 is no bound.
 	Patience time.Duration
@@ -41,7 +41,7 @@ type Violation struct {
 	Text  string
 }
 
-// Findings are a judge's.
+// Findings are the result of Check.
 type Findings struct {
 	Violations []Violation
 	// ExpectedNotes is how many notifications had to come, Repeated how many came again.
@@ -52,7 +52,7 @@ type Findings struct {
 	Sums int
 	// Scans is how many scans were checked, Pages how many pages they had.
 	Scans, Pages int
-	// Contested is how often two clients believed to hold a lock at the same time.
+	// Contested is how many lock acquisitions had their token used after another client had acquired the lock.
 	Contested int
 	// Ordered says that the order of each client was checked, Complete that notifications were checked for completeness.
 	Ordered, Complete bool
@@ -74,7 +74,7 @@ type judge struct {
 	count      map[string]int                  // of violations, by check
 }
 
-// MaxViolations is how many of each check are kept: the first tells most.
+// MaxViolations is how many violations of each check are kept.
 const MaxViolations = 20
 
 func (j *judge) violation(check, format string, args ...any) {
@@ -102,8 +102,8 @@ func Check(h *History, conditions Conditions) *Findings {
 	j.checkErrors()
 	j.checkRepeats()
 	j.checkVersions()
-	j.findings.Ordered, j.findings.Complete = conditions.SameWay != nil, conditions.NotesComplete
-	if conditions.SameWay != nil {
+	j.findings.Ordered, j.findings.Complete = conditions.ArrivedInOrder != nil, conditions.NotesComplete
+	if conditions.ArrivedInOrder != nil {
 		j.checkOrder()
 	}
 	j.checkFencing()
@@ -133,7 +133,7 @@ func (j *judge) checkErrors() {
 			continue
 		}
 		for _, set := range o.sets() {
-			if set.Value != "" && !o.Late {
+			if set.Value != "" && !o.Late && !o.Anonymous { // copies of those may take effect after an error
 				refused[set.Value] = o
 			}
 		}
@@ -161,8 +161,8 @@ func (j *judge) checkErrors() {
 			}
 		}
 	}
-	for client, notes := range j.history.Notifications {
-		for _, n := range notes {
+	for _, client := range slices.Sorted(maps.Keys(j.history.Notifications)) {
+		for _, n := range j.history.Notifications[client] {
 			if r := refused[n.Value]; r != nil && !n.Deleted && r.Value != r.Client {
 				j.violation("effect after an error", "%s was told to %s", r, client)
 			}
@@ -170,7 +170,7 @@ func (j *judge) checkErrors() {
 	}
 }
 
-// checkRepeats: every copy of a write gets the same reply.
+// checkRepeats: all replies to one request are equal, except for GET, SCAN, anonymous and late requests.
 func (j *judge) checkRepeats() {
 	for _, o := range j.history.Ops {
 		if o.Verb == Get || o.Verb == Scan || o.Anonymous || o.Late {
@@ -198,17 +198,20 @@ func (j *judge) checkVersions() {
 			j.violation("versions", "%s and %s have the same version", o, other)
 		}
 		given[o.Version] = o
-		if last := o.sets()[len(o.sets())-1]; family(o.Key) != "lock" && last.Value != "" && !o.Late { // one operation alone writes this value
+		if last := o.sets()[len(o.sets())-1]; family(o.Key) != "lock" && last.Value != "" && !o.Late { // a copy of a late SET may take effect again
 			versions[last.Value] = o.Version
 		}
 	}
 	for _, client := range slices.Sorted(maps.Keys(j.history.Notifications)) {
 		for _, n := range j.history.Notifications[client] {
+			f := family(n.Key)
+			if n.Deleted || f != "bank" && f != "watched" {
+				continue
+			}
 			switch version, known := versions[n.Value]; {
-			case n.Deleted || family(n.Key) != "bank":
 			case known && version != n.Version:
 				j.violation("versions", "%s was told of %s %s with another version than it has: %s, not %s", client, n.Key, n.Value, n.Version, version)
-			default: // the reply has the version of the last SET only
+			case f == "bank": // the reply has the version of the transaction's last SET only
 				versions[n.Value] = n.Version
 			}
 		}
@@ -246,15 +249,17 @@ func (j *judge) checkOrder() {
 			sent[line{o.Client, o.Key}] = append(sent[line{o.Client, o.Key}], o)
 		}
 	}
-	for _, ops := range sent {
+	byClientAndKey := func(a, b line) int { return cmp.Or(cmp.Compare(a.client, b.client), cmp.Compare(a.key, b.key)) }
+	for _, from := range slices.SortedFunc(maps.Keys(sent), byClientAndKey) {
+		ops := sent[from]
 		slices.SortFunc(ops, func(a, b *Op) int { return cmp.Compare(a.Sequence, b.Sequence) })
 		var latest *Op
 		for _, o := range ops {
 			if !o.Known || !o.Singly() || o.Reply.Kind == resp.ReplyError || o.Verb == Notify || o.Verb == Stop {
 				continue
 			}
-			if latest != nil && o.Version.Before(latest.Version) && j.conditions.SameWay(latest, o) {
-				j.violation("order of a client", "%s was sent after %s, and came before it", o, latest)
+			if latest != nil && o.Version.Before(latest.Version) && j.conditions.ArrivedInOrder(latest, o) {
+				j.violation("order of a client", "%s was sent after %s, and took effect before it", o, latest)
 			}
 			if o.Verb == Set && o.Applied() && (latest == nil || latest.Version.Before(o.Version)) {
 				latest = o
@@ -265,7 +270,7 @@ func (j *judge) checkOrder() {
 
 // checkFencing: no write with an older token after one with a newer.
 func (j *judge) checkFencing() {
-	for key, ops := range j.history.byKey() {
+	for key, ops := range j.history.inKeyOrder() {
 		if family(key) != "protected" {
 			continue
 		}
@@ -281,21 +286,21 @@ func (j *judge) checkFencing() {
 
 // checkLocks: while a client surely holds a lock no other client gets it. Tokens are versions: checkVersions shows that they grow.
 func (j *judge) checkLocks() {
-	for key, ops := range j.history.byKey() {
+	for key, ops := range j.history.inKeyOrder() {
 		if family(key) != "lock" {
 			continue
 		}
 		acquired := slices.DeleteFunc(slices.Clone(ops), func(o *Op) bool { return o.Verb != Set || !o.Applied() })
 		slices.SortFunc(acquired, func(a, b *Op) int { return a.Version.Compare(b.Version) })
 		for i, o := range acquired {
-			released := o.Call + o.TTL
+			heldUntil := o.Call + o.TTL
 			for _, d := range ops {
 				if d.Verb == VDel && d.Client == o.Client && (!d.Known || d.Replied >= o.Call) {
-					released = min(released, max(d.Call, o.Call))
+					heldUntil = min(heldUntil, max(d.Call, o.Call))
 				}
 			}
 			for _, other := range acquired[i+1:] {
-				if other.Client != o.Client && other.Replied < released {
+				if other.Client != o.Client && other.Replied < heldUntil {
 					j.violation("lock lost early", "%s got the lock of %s", other, o)
 				}
 			}
@@ -314,7 +319,7 @@ func (j *judge) isContested(o *Op, later []*Op) bool {
 
 // checkExpiry: a key is there until its time is over, and gone at the end.
 func (j *judge) checkExpiry() {
-	for key, ops := range j.history.byKey() {
+	for key, ops := range j.history.inKeyOrder() {
 		if family(key) != "brief" {
 			continue
 		}
@@ -382,7 +387,7 @@ func (j *judge) checkOrderExists(model porcupine.Model, key string, ops []*Op) {
 		for _, o := range ops {
 			lines = append(lines, o.String())
 		}
-		j.violation("linearizability", "no order of the operations on %s explains them:\n    %s", key, strings.Join(lines, "\n    "))
+		j.violation("linearizability", "no order of the operations on %s explains their replies:\n    %s", key, strings.Join(lines, "\n    "))
 		if j.findings.picture == nil {
 			j.findings.picture = &picture{model, info}
 		}

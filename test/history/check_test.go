@@ -181,7 +181,7 @@ func TestTransactionsOfABankAreOrdered(t *testing.T) {
 }
 
 func conditions() Conditions {
-	return Conditions{NotesComplete: true, Patience: 5 * time.Second, SameWay: func(_, _ *Op) bool { return true }}
+	return Conditions{NotesComplete: true, Patience: 5 * time.Second, ArrivedInOrder: func(_, _ *Op) bool { return true }}
 }
 
 func history(ops []*Op) *History {

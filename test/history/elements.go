@@ -4,7 +4,7 @@ import "cmp"
 
 // checkElements: of all who add an element to a set exactly one is told to have done it, and that one's element stays.
 func (j *judge) checkElements() {
-	for key, ops := range j.history.byKey() {
+	for key, ops := range j.history.inKeyOrder() {
 		if family(key) != "element" {
 			continue
 		}

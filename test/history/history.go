@@ -4,6 +4,8 @@ package history
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"path"
 	"slices"
 	"sync"
@@ -319,4 +321,16 @@ func (h *History) byKey() map[string][]*Op {
 		keys[o.Key] = append(keys[o.Key], o)
 	}
 	return keys
+}
+
+// inKeyOrder returns the operations of each key, in the order of the keys.
+func (h *History) inKeyOrder() iter.Seq2[string, []*Op] {
+	return func(yield func(string, []*Op) bool) {
+		keys := h.byKey()
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			if !yield(key, keys[key]) {
+				return
+			}
+		}
+	}
 }

@@ -49,7 +49,7 @@ func (j *judge) scans() (scans [][]page) {
 // range of the last page has no end. A scan that came to its end has all keys that were there throughout.
 func (j *judge) checkScans() {
 	keys := make(map[string][]*Op)
-	for key, ops := range j.history.byKey() {
+	for key, ops := range j.history.inKeyOrder() {
 		if family(key) == "scan" {
 			keys[key] = slices.DeleteFunc(slices.Clone(ops), func(o *Op) bool { return o.Verb == Scan })
 		}
@@ -122,5 +122,5 @@ func (j *judge) existsThroughout(ops []*Op, first, last *Op) *Op {
 
 // inOrder reports whether two requests of a client have surely come to the leader in their order.
 func (j *judge) inOrder(a, b *Op) bool {
-	return a.Singly() && b.Singly() && j.conditions.SameWay != nil && j.conditions.SameWay(a, b)
+	return a.Singly() && b.Singly() && j.conditions.ArrivedInOrder != nil && j.conditions.ArrivedInOrder(a, b)
 }

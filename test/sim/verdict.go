@@ -16,7 +16,7 @@ func (s *simulation) check() {
 		Patience: 10 * time.Second,
 	}
 	if s.roomForAll() {
-		conditions.SameWay = s.sameWay
+		conditions.ArrivedInOrder = s.arrivedInOrder
 	}
 	s.checkDelivered()
 	s.checkExecutions()
@@ -38,13 +38,13 @@ func (s *simulation) roomForAll() bool {
 	return s.metric("holdfast_held_requests_dropped_total", "full") == 0 && s.tunables.offer.Limits.DedupEntries >= fewOutcomes
 }
 
-// sameWay reports whether two requests surely came to the leader in their order. There are two cases. In both, the node that executed the later one did
+// arrivedInOrder reports whether two requests surely came to the leader in their order. There are two cases. In both, the node that executed the later one did
 // not end: after a restart it learns from others what it held before, perhaps too late (docs/guarantees.md). Which node executed a read is not
 // recorded, so for a later request that reads only the first case applies, and it does not look whether that node ended.
 //   - They reached the same nodes' sessions, the broker lost none of these, and only a minority of the nodes ended: what a node held ends with it.
 //   - They reached the session of the node that executed the later one, the broker did not lose it, and the earlier one did not expire in a queue.
 //     What the other nodes received does not matter.
-func (s *simulation) sameWay(a, b *history.Op) bool {
+func (s *simulation) arrivedInOrder(a, b *history.Op) bool {
 	first, second := nodeSessions(a.Sendings[0].Receivers), nodeSessions(b.Sendings[0].Receivers)
 	replied := max(a.Replied, b.Replied)
 	at, by, executed := s.executions.effect(b)

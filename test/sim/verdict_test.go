@@ -36,7 +36,7 @@ func TestOrderIsCheckedWhileFewNodesEnd(t *testing.T) {
 			op := func() *history.Op {
 				return &history.Op{Call: 2 * time.Second, Replied: 4 * time.Second, Sendings: []history.Sending{{Receivers: []string{"h-n1-in", "h-n2-in", "h-n3-in"}}}}
 			}
-			if got := s.sameWay(op(), op()); got != test.want {
+			if got := s.arrivedInOrder(op(), op()); got != test.want {
 				t.Errorf("checked: %t", got)
 			}
 		})

@@ -57,7 +57,7 @@ type Publication struct {
 	Properties *packets.Properties
 	client     *Client
 	op         *history.Op
-	copy       int // index in Op.Copies
+	copy       int // index in Op.Sendings
 }
 
 // Reached notes which sessions got the publication from the broker, where that is known, or that the broker took it.

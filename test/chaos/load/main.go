@@ -139,10 +139,15 @@ func (s *server) finish(w http.ResponseWriter, _ *http.Request) {
 	close(s.finished)
 }
 
-// save writes the history of clients that do not end as they should. It waits until a finish under way has ended.
+// save writes the history of clients that do not end as they should. It gives a finish under way half a minute. After that it writes what there is: clients may
+// still add to it.
 func (s *server) save(w http.ResponseWriter, _ *http.Request) {
-	s.ending.Lock()
-	defer s.ending.Unlock()
+	for given := time.Now().Add(30 * time.Second); time.Now().Before(given); time.Sleep(100 * time.Millisecond) {
+		if s.ending.TryLock() {
+			defer s.ending.Unlock()
+			break
+		}
+	}
 	s.write(w)
 }
 
