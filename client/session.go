@@ -344,7 +344,7 @@ func (s *session) acknowledged(id uint16, reason byte) bool {
 		waiting.finish(answer{err: &refusedError{reason: reason}})
 	case reason == mqttconn.ReasonNoMatchingSubscriber:
 		if !again {
-			s.markUnsent(waiting) // nobody has it
+			s.markUnsent(waiting) // no subscriber received the only copy
 		}
 		s.sending.Go(func() {
 			if pause(s.ctx, resendPause) {

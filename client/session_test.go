@@ -44,7 +44,7 @@ func TestRefusedCopyHasAnUnknownOutcome(t *testing.T) {
 	}
 }
 
-// A PUBACK that says that nobody subscribed shows that the request was not received, unless an earlier session sent a copy.
+// After PUBACK 0x10 (no matching subscribers) a request counts as not sent, unless an earlier session sent another copy of it.
 func TestRequestWithoutASubscriberIsUnsent(t *testing.T) {
 	for name, again := range map[string]bool{"sent for the first time": false, "sent before": true} {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestRequestWithoutASubscriberIsUnsent(t *testing.T) {
 	}
 }
 
-// A request that is older than the store's memory of it is not sent again, neither by the next session nor after a PUBACK that says that nobody subscribed.
+// The client does not send a request again that is older than maxResendAge: the store may have forgotten the first copy.
 func TestOldRequestIsNotSentAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		sent bool

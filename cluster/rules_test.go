@@ -13,9 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster/peer"
-	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
-	"holdfast/internal/policy"
 )
 
 // The tests with a † show the counterexamples from which rules of the architecture come, on the real cluster code. Each fails when
@@ -412,59 +410,6 @@ func TestClockThatIsSetDuringAPoll(t *testing.T) {
 	n.memberWatch.recordAnswers(answered)
 	if ahead := n.clock.now() - time.Now().UnixMilli(); ahead > 5_000 {
 		t.Errorf("the cluster's clock is %d ms ahead", ahead)
-	}
-}
-
-// A change of the policy on one node, and of a setting on another, bring back nothing of the other's.
-func TestOffersOnlyWhatChanged(t *testing.T) {
-	stores := []raftlog.Stores{memoryStores(), memoryStores(), memoryStores()}
-	network := NewNetwork()
-	ids := servers("n1", "n2", "n3")
-	var members []*member
-	for i, server := range ids {
-		members = append(members, startMember(t, network, server.ID, ids, stores[i]))
-	}
-	leader(t, members...)
-	inForce := func(m *member) (keys int64, hasPolicy bool) {
-		m.View(func(machine *fsm.Machine) {
-			s, _ := machine.Settings()
-			keys, hasPolicy = s.Limits.Keys, s.Policy != nil
-		})
-		return keys, hasPolicy
-	}
-	waitFor(t, "all have offered", func() bool {
-		for _, s := range stores {
-			if data, _ := s.Offered.Load(); data == nil {
-				return false
-			}
-		}
-		return true
-	})
-	before, _ := stores[1].Offered.Load()
-	wanted := DefaultConfig().Offer
-	wanted.Settings.Limits.Keys = 77
-	members[1].SetOffer(wanted)
-	waitFor(t, "the setting is in force everywhere", func() bool {
-		return !slices.ContainsFunc(members, func(m *member) bool { keys, _ := inForce(m); return keys != 77 })
-	})
-	waitFor(t, "it is remembered", func() bool {
-		data, _ := stores[1].Offered.Load()
-		return !bytes.Equal(data, before)
-	})
-	rules, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"a"}, Resources: []policy.Resource{{Access: policy.Read, Keys: []string{"*"}}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	wanted = DefaultConfig().Offer // this node's setting is still the default
-	wanted.Settings.Policy = rules
-	members[2].SetOffer(wanted)
-	waitFor(t, "the policy is in force everywhere", func() bool {
-		return !slices.ContainsFunc(members, func(m *member) bool { _, hasPolicy := inForce(m); return !hasPolicy })
-	})
-	for i, m := range members {
-		if keys, _ := inForce(m); keys != 77 {
-			t.Errorf("%s: the policy brought back a limit of %d keys", ids[i].ID, keys)
-		}
 	}
 }
 

@@ -110,12 +110,12 @@ func (o *Offerer) offer(ctx context.Context) error {
 	last, remembered := readOffered(data)
 	version := o.env.Version()
 	current := wanted.forVersion(version)
-	next := offered{current.fingerprint(), max(last.version, version)}
+	var next offered
 	switch inForce, configured := o.env.Settings(); {
 	case !configured: // not through CallLeader: another leader may have settings by now
-		err = o.execute(ctx, current, whole)
+		next, err = offered{current.fingerprint(), max(last.version, version)}, o.execute(ctx, current, whole)
 	case !remembered:
-		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}).fingerprint(); same != next.fingerprint {
+		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}).fingerprint(); same != current.fingerprint() {
 			o.env.Log.Warn("this node's settings differ from the cluster's and are not applied: to apply them, change them on any node")
 		}
 		next = offered{wanted.fingerprint(), fsm.Version} // the newest version, so that a later log version does not trigger an offer

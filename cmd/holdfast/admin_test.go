@@ -18,7 +18,7 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 	defer proxy.Close()
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel completes connections, and nobody answers the TLS handshake
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts the TCP connection; no process answers the TLS handshake
 	if err != nil {
 		t.Fatal(err)
 	}

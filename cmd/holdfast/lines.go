@@ -40,10 +40,13 @@ func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, lineOrError] {
 		for number := 1; ; number++ {
 			select {
 			case text, more := <-texts:
-				if !more && ctx.Err() != nil {
-					text, more = lineOrError{err: context.Cause(ctx)}, true // the end of the lines is that of the context
+				if !more {
+					if ctx.Err() != nil { // the reader has stopped because of that
+						yield(number, lineOrError{err: context.Cause(ctx)})
+					}
+					return
 				}
-				if !more || !yield(number, text) {
+				if !yield(number, text) {
 					return
 				}
 			case <-ctx.Done():

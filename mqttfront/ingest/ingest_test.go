@@ -80,6 +80,20 @@ func newRig(network func(context.Context, string) (net.Conn, error)) *rig {
 	return r
 }
 
+// start runs the session until stop is called.
+func (r *rig) start(t *testing.T) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
 // connected returns a connection of the session, and a function that gives it messages.
 func (r *rig) connected(t *testing.T) (c *connection, receive func(topic string, payload []byte)) {
 	near, far := net.Pipe()
@@ -141,12 +155,7 @@ func (b *keepingBroker) serve(conn net.Conn) {
 func TestSessionThatIsKeptIsNotTaken(t *testing.T) {
 	broker := &keepingBroker{connects: make(chan packets.Connect, 100)}
 	r := newRig(broker.dial)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		r.Run(ctx)
-	}()
+	stop := r.start(t)
 	for i, want := range []struct {
 		cleanStart, expires bool
 	}{{true, true}, {false, false}, {true, false}} {
@@ -155,8 +164,7 @@ func TestSessionThatIsKeptIsNotTaken(t *testing.T) {
 			t.Errorf("connection %d: %+v", i, connect)
 		}
 	}
-	cancel()
-	<-ended
+	stop()
 	if r.handler.received != 0 {
 		t.Error("an old request was taken from a session that was ended")
 	}
@@ -208,18 +216,12 @@ func TestSecondBrokerIsReachedIfTheFirstRefuses(t *testing.T) {
 			return near, nil
 		})
 		r.env.Login.Dialer.Addresses = []mqttconn.Address{{Host: "refuses:1883"}, {Host: "works:1883"}}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			r.Run(ctx)
-		}()
+		stop := r.start(t)
 		time.Sleep(28 * time.Second)
 		if err := r.Err(); err != nil {
 			t.Error(err)
 		}
-		cancel()
-		<-ended
+		stop()
 	})
 }
 
@@ -239,12 +241,7 @@ func TestSessionWhoseSubscriptionIsLostBeginsAnew(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := &forgetfulBroker{forgets: test.forgets, silent: test.silent, connects: make(chan packets.Connect, 100)}
 				r := newRig(b.dial)
-				ctx, cancel := context.WithCancel(t.Context())
-				ended := make(chan struct{})
-				go func() {
-					defer close(ended)
-					r.Run(ctx)
-				}()
+				stop := r.start(t)
 				time.Sleep(28 * time.Second)
 				if got := len(b.connects); got != test.want {
 					t.Errorf("%d connections, want %d", got, test.want)
@@ -252,8 +249,7 @@ func TestSessionWhoseSubscriptionIsLostBeginsAnew(t *testing.T) {
 				if err := r.Err(); (err == nil) != !test.silent {
 					t.Errorf("ready: %v", err)
 				}
-				cancel()
-				<-ended
+				stop()
 			})
 		})
 	}

@@ -158,7 +158,7 @@ func TestTakeoverAsksAgain(t *testing.T) {
 	})
 }
 
-// A node of which only the first page arrives the second time has not given up the requests of the pages that arrived before.
+// If only the first page of a node's list arrives in a later collection, the new leader keeps the requests of the pages that arrived before.
 func TestRequestsOfMissingPagesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)

@@ -363,14 +363,13 @@ func (j *judge) checkLost() {
 
 // checkLinearizable: there is one order of all operations on a key that explains every reply.
 func (j *judge) checkLinearizable() {
-	keys := j.history.byKey()
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
+	for key, all := range j.history.inKeyOrder() {
 		switch family(key) {
 		case "r", "p", "protected", "large", "element":
 		default:
 			continue
 		}
-		ops := slices.DeleteFunc(slices.Clone(keys[key]), func(o *Op) bool {
+		ops := slices.DeleteFunc(slices.Clone(all), func(o *Op) bool {
 			return o.Verb == Notify || o.Verb == Stop || o.Anonymous && o.Verb != Get
 		})
 		j.checkOrderExists(registerModel(), key, ops)

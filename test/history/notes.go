@@ -1,6 +1,7 @@
 package history
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -172,14 +173,16 @@ func within(covered []coverage, o *Op) bool {
 // checkComplete: each watcher got a notification of every acknowledged change. watching are the KEYNOTIFY and STOP of each client.
 func (j *judge) checkComplete(watching map[string][]*Op) {
 	keys := j.history.byKey()
-	for client, watching := range watching {
+	order := slices.Sorted(maps.Keys(keys))
+	for _, client := range slices.Sorted(maps.Keys(watching)) {
+		watching := watching[client]
 		told := make(map[change]bool)
 		for i := range j.history.Notifications[client] {
 			told[j.history.Notifications[client][i].change()] = true
 		}
-		for key, ops := range keys {
+		for _, key := range order {
 			covered := j.covered(client, key, watching)
-			for _, o := range ops {
+			for _, o := range keys[key] {
 				if o.Verb == Txn || !o.Applied() || !within(covered, o) {
 					continue
 				}
