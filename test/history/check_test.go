@@ -303,6 +303,34 @@ func TestNotesOrderAfterANewSession(t *testing.T) {
 	}
 }
 
+// A SET that a client with a new session missed may come with a repetition, out of its place, if the repetition reaches what the client had already.
+func TestMissedSetComesWithARepetition(t *testing.T) {
+	for name, test := range map[string]struct {
+		order  []int64 // versions, one a millisecond
+		gap    bool    // the client has a new session before the second one
+		broken bool
+	}{
+		"repeated to the end":             {[]int64{1, 3, 4, 2, 3, 4}, true, false},
+		"the repetition does not reach":   {[]int64{1, 3, 4, 2, 3}, true, true},
+		"not repeated":                    {[]int64{1, 3, 4, 2}, true, true},
+		"repeated, but there is no gap":   {[]int64{1, 3, 4, 2, 3, 4}, false, true},
+		"repeated without what is missed": {[]int64{1, 3, 4, 3, 4}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := watchingAll()
+			if test.gap {
+				h.AddGap("a", 1500*time.Microsecond)
+			}
+			for i, n := range test.order {
+				h.AddNote("a", Notification{At: time.Duration(i+1) * time.Millisecond, Key: "k", Value: "v", Version: version(n)})
+			}
+			if findings := Check(h, conditions()); (len(findings.Violations) > 0) != test.broken {
+				t.Errorf("found %v", findings.Violations)
+			}
+		})
+	}
+}
+
 // A repetition may reach back to before a client's new session. What came since then follows in its order.
 func TestRepetitionFromBeforeANewSession(t *testing.T) {
 	tests := map[string]struct {

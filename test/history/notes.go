@@ -67,7 +67,8 @@ func (j *judge) checkSuffixes(client string, notes []Notification, complete bool
 	var newest hlc.Timestamp // of all that was set
 	for i := range notes {
 		c := notes[i].change()
-		if i > 0 && j.history.gapBetween(client, notes[i-1].At-resubscribeTime, notes[i].At) { // it may have missed some
+		missed := i > 0 && j.history.gapBetween(client, notes[i-1].At-resubscribeTime, notes[i].At) // it may have missed some
+		if missed {
 			seen, position, next = nil, make(map[change]int), 0
 		}
 		at, repeated := position[c]
@@ -90,9 +91,9 @@ func (j *judge) checkSuffixes(client string, notes []Notification, complete bool
 			j.violation("notifications", "%s: %+v at %v is new, in the middle of a repetition", client, c, notes[i].At)
 			return
 		}
-		// If notifications may have been dropped, this one may have been dropped before. Later ones then have to reach what the client had already.
+		// If notifications may have been dropped or missed, this one may have been published before. Later ones then have to reach what the client had already.
 		again := func(reached func(change) bool) bool {
-			return !complete && slices.ContainsFunc(notes[i+1:], func(n Notification) bool { return reached(n.change()) })
+			return (missed || !complete) && slices.ContainsFunc(notes[i+1:], func(n Notification) bool { return reached(n.change()) })
 		}
 		if last, ok := latest[c.Key]; ok && c.before(last) && !known[c] && !again(func(n change) bool { return n.Key == c.Key && !n.before(last) }) {
 			j.violation("notifications", "%s: %+v at %v came after %+v", client, c, notes[i].At, last)
