@@ -114,6 +114,9 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 			return nil, nil, fmt.Errorf("open node: %w", err)
 		}
 		if !hasState {
+			if err := n.env.Stores.ResetInterruptedBootstrap(); err != nil {
+				return nil, nil, fmt.Errorf("open node: %w", err)
+			}
 			err := raft.BootstrapCluster(raftConfig, log, stable, snapshots, n.env.Transport, raft.Configuration{Servers: config.Members})
 			if err != nil {
 				return nil, nil, fmt.Errorf("bootstrap: %w", err)

@@ -59,6 +59,15 @@ func TestFlippedBitHalts(t *testing.T) {
 	}
 }
 
+// A node that ended between the term and the first entry of its bootstrap bootstraps the cluster when it starts again.
+func TestInterruptedBootstrapIsDoneAgain(t *testing.T) {
+	stores := memoryStores()
+	if err := stores.Stable.SetUint64([]byte("CurrentTerm"), 1); err != nil {
+		t.Fatal(err)
+	}
+	leader(t, startMember(t, NewNetwork(), "n1", servers("n1"), stores)).must(t, set("k", "v"))
+}
+
 // A log with a hole, as it is left when the newest snapshot turns out to be damaged, is refused with ErrIncomplete, not with a panic.
 func TestLogWithAHoleIsRefused(t *testing.T) {
 	stores := memoryStores()

@@ -111,7 +111,7 @@ type logState struct {
 }
 
 func logStateOf(store logAndVotes) (s logState, err error) {
-	if s.currentTerm, err = store.GetUint64([]byte("CurrentTerm")); err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+	if s.currentTerm, err = store.GetUint64([]byte(keyCurrentTerm)); err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return s, err
 	}
 	s.last, err = lastEntry(store)
@@ -164,7 +164,7 @@ func copyEntries(ctx context.Context, dst, src raft.LogStore) error {
 
 // copyVotes copies what raft v1.7.3 keeps beside the log. A node that has never voted lacks some of it.
 func copyVotes(dst, src raft.StableStore) error {
-	for _, key := range []string{"CurrentTerm", "LastVoteTerm"} {
+	for _, key := range []string{keyCurrentTerm, "LastVoteTerm"} {
 		value, err := src.GetUint64([]byte(key))
 		if errors.Is(err, raftboltdb.ErrKeyNotFound) {
 			continue

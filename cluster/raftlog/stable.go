@@ -34,7 +34,7 @@ func (s *StableStore) SetUint64(key []byte, value uint64) error {
 		s.terms.Lock()
 		defer s.terms.Unlock()
 		before, err := s.StableStore.GetUint64(key)
-		if err != nil && err.Error() != notFound {
+		if ignoreNotFound(err) != nil {
 			return fmt.Errorf("read %s: %w", key, err)
 		}
 		if before > value {
@@ -50,8 +50,16 @@ func (s *StableStore) SetUint64(key []byte, value uint64) error {
 	return err
 }
 
-// notFound is the text of a stable store's error for a key that it does not have, by which raft finds it, too.
-const notFound = "not found"
+// keyCurrentTerm is the key of raft's current term.
+const keyCurrentTerm = "CurrentTerm"
+
+// ignoreNotFound returns nil for the error of a stable store that does not have the key. Like raft, it knows that error by its text.
+func ignoreNotFound(err error) error {
+	if err != nil && err.Error() == "not found" {
+		return nil
+	}
+	return err
+}
 
 // ErrTermBack says that a term was about to be replaced by an older one.
 var ErrTermBack = errors.New("refused to replace the term by an older one")

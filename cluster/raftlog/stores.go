@@ -22,13 +22,46 @@ type Stores struct {
 	Close   func() error
 }
 
-// HasState reports whether the stores belong to a member of a cluster.
+// HasState reports whether the stores belong to a member of a cluster. Stores with the term of an interrupted bootstrap and nothing else do not.
 func (s *Stores) HasState() (bool, error) {
 	has, err := raft.HasExistingState(s.Log, s.Stable, s.Snapshots)
+	if err == nil && has {
+		var interrupted bool
+		interrupted, err = s.bootstrapInterrupted()
+		has = !interrupted
+	}
 	if err != nil {
 		return false, fmt.Errorf("look for existing state: %w", err)
 	}
 	return has, nil
+}
+
+// ResetInterruptedBootstrap removes the term that an interrupted bootstrap has left, because raft.BootstrapCluster refuses stores that have a term. It
+// changes no other stores.
+func (s *Stores) ResetInterruptedBootstrap() error {
+	interrupted, err := s.bootstrapInterrupted()
+	if err == nil && interrupted {
+		err = s.Stable.SetUint64([]byte(keyCurrentTerm), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("reset interrupted bootstrap: %w", err)
+	}
+	return nil
+}
+
+// bootstrapInterrupted reports whether the process ended within raft.BootstrapCluster, which writes the term before the first log entry. No other node can
+// be the reason for this term: the first election of a bootstrapped cluster is in a later one.
+func (s *Stores) bootstrapInterrupted() (bool, error) {
+	const bootstrapTerm = 1
+	term, err := s.Stable.GetUint64([]byte(keyCurrentTerm))
+	if err != nil {
+		return false, ignoreNotFound(err)
+	}
+	if term != bootstrapTerm {
+		return false, nil
+	}
+	lastTerm, _, err := s.LastEntry()
+	return lastTerm == 0, err
 }
 
 // LastEntry returns the term and the index of the last entry in the log or, where the log is empty, of the newest snapshot.

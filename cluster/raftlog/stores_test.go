@@ -40,6 +40,52 @@ func hasEntries(t *testing.T, log raft.LogStore, last uint64) {
 	}
 }
 
+// Stores belong to a member if they have an entry, a snapshot or a term of an election. The term that raft.BootstrapCluster writes before the first entry is
+// none.
+func TestTermOfAnInterruptedBootstrapIsNoState(t *testing.T) {
+	term := func(term uint64) func(*Stores) error {
+		return func(s *Stores) error { return s.Stable.SetUint64([]byte(keyCurrentTerm), term) }
+	}
+	entry := func(s *Stores) error { return s.Log.StoreLogs(entries(1, 1)) }
+	for name, tc := range map[string]struct {
+		write []func(*Stores) error
+		want  bool
+	}{
+		"nothing":              {},
+		"bootstrap term alone": {write: []func(*Stores) error{term(1)}},
+		"bootstrap complete":   {write: []func(*Stores) error{term(1), entry}, want: true},
+		"term of an election":  {write: []func(*Stores) error{term(2)}, want: true},
+	} {
+		for _, kind := range []Kind{WAL, BoltDB} {
+			t.Run(name+"/"+string(kind), func(t *testing.T) {
+				dir := t.TempDir()
+				stores := openStores(t, dir, kind)
+				for _, write := range tc.write {
+					if err := write(&stores); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := stores.Close(); err != nil {
+					t.Fatal(err)
+				}
+				stores = openStores(t, dir, kind)
+				if has, err := stores.HasState(); err != nil || has != tc.want {
+					t.Errorf("has state: %t, %v", has, err)
+				}
+				if err := stores.ResetInterruptedBootstrap(); err != nil {
+					t.Error(err)
+				}
+				if has, err := raft.HasExistingState(stores.Log, stores.Stable, stores.Snapshots); err != nil || has != tc.want {
+					t.Errorf("after the reset: %t, %v", has, err)
+				}
+				if err := stores.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
 // A conflict with a new leader cuts the end of the log off, and what is left can be read when the node is started again.
 func TestWALIsCutAndRead(t *testing.T) {
 	dir := t.TempDir()
