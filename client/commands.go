@@ -18,8 +18,9 @@ type Version = hlc.Timestamp
 // ParseVersion reads the text form of a version, such as 1696374425000:0:StateStore. An error says what is wrong with it.
 func ParseVersion(text string) (Version, error) { return hlc.Parse(text) }
 
-// Option changes how a command is executed. Set takes one condition, Expire and Fence; Del takes IfVersion and Fence; VDel takes Fence. An operation of a
-// transaction takes those of its command. Anything else is an ErrNotExecuted.
+// Option changes how a command is executed. Set takes at most one of IfAbsent, IfAbsentOrSame, IfAbsentOrEqual and IfVersion, besides Expire and Fence. Del
+// takes IfVersion and Fence, VDel takes Fence. OpSet, OpDel and OpVDel take the same as Set, Del and VDel. With any other option nothing is sent, and the error
+// is ErrNotExecuted.
 type Option func(*options)
 
 type options struct {
@@ -28,7 +29,7 @@ type options struct {
 	ttl       time.Duration
 	expires   bool
 	token     Version
-	err       error // wraps ErrNotExecuted: an option has no meaning
+	err       error // of the first option that the command does not take; it wraps ErrNotExecuted
 }
 
 // IfAbsent makes a Set take effect only when the key does not exist (NX).
@@ -43,9 +44,9 @@ func IfAbsentOrEqual(expected []byte) Option {
 	return func(o *options) { o.setCondition(append([]byte{}, expected...), "NEX") } // not nil
 }
 
-// IfVersion makes a Set or a Del take effect only when the key exists with exactly this version (IFVER): compare-and-set that is safe also when a value
-// comes back. Otherwise the error is a *NotAppliedError with the version that is there, zero if the key does not exist. The zero version as an argument
-// is an ErrNotExecuted.
+// IfVersion makes a Set or a Del take effect only when the key exists with exactly this version (IFVER). This is compare-and-set without the ABA problem:
+// a value that was written again has another version. If the version differs, the error is a *NotAppliedError with the version that the key has, zero if it
+// does not exist. With the zero version as an argument, the error is ErrNotExecuted.
 func IfVersion(version Version) Option {
 	return func(o *options) {
 		o.setCondition(nil, "IFVER", version.String())
@@ -55,14 +56,13 @@ func IfVersion(version Version) Option {
 	}
 }
 
-// Expire makes the key go away after the time (PX), which is rounded up to milliseconds.
-// A time that is not positive is an ErrNotExecuted.
+// Expire sets the time to live of the key (PX), which is rounded up to milliseconds. If it is not positive, the error is ErrNotExecuted.
 func Expire(after time.Duration) Option {
 	return func(o *options) { o.ttl, o.expires = after, true }
 }
 
 // Fence sends a fencing token along. A Set gives it to the key. From then on the key refuses a write with an older token (ErrFencingTokenLower) or without
-// one (ErrFencingTokenRequired), until it is deleted or expires. The zero version is an ErrNotExecuted.
+// one (ErrFencingTokenRequired), until it is deleted or expires. With the zero version the error is ErrNotExecuted.
 func Fence(token Version) Option {
 	return func(o *options) {
 		if o.token = token; token.IsZero() {
@@ -79,20 +79,20 @@ func (o *options) setCondition(expected []byte, words ...string) {
 	o.condition, o.expected = words, expected
 }
 
-// fail notes why the command cannot be sent. The first reason counts.
+// fail sets why the command cannot be sent. It keeps the first reason.
 func (o *options) fail(format string, details ...any) {
 	if o.err == nil {
 		o.err = fmt.Errorf("%w: %s", ErrNotExecuted, fmt.Sprintf(format, details...))
 	}
 }
 
-// limitTo calls fail if there is an expiry, or a condition other than the given one. An empty condition allows none.
+// limitTo calls fail if the options have a time to live, or a condition other than the given one. An empty condition allows none.
 func (o *options) limitTo(command, condition string) {
 	if o.expires {
-		o.fail("%s has no expiry", command)
+		o.fail("%s does not take Expire", command)
 	}
 	if o.condition != nil && o.condition[0] != condition {
-		o.fail("%s has no condition %s", command, o.condition[0])
+		o.fail("%s does not take the condition %s", command, o.condition[0])
 	}
 }
 
@@ -139,8 +139,8 @@ func (c *Client) Get(ctx context.Context, key string) ([]byte, Version, error) {
 
 // Keys returns all keys that match a pattern and that the client may read, in the order of their bytes (SCAN). In the pattern, * is any run of
 // characters, ? one character, [abc] and [a-z] one of these, [!a] any other one. It asks for one page after the other. A key that is there from
-// the first request to the last reply comes once; one that is created or deleted meanwhile may be missing. Keys that are not valid UTF-8 never
-// come. A page that the store refuses because of overload is asked for again. An error ends the sequence, with an empty key. The context bounds the whole
+// the first request to the last reply comes once. One that is created or deleted in between may be missing. The store leaves keys out that are not valid
+// UTF-8. A page that the store refuses because of overload is asked for again. An error ends the sequence, with an empty key. The context bounds the whole
 // sequence. If it has no deadline, each page may take Config.Timeout.
 func (c *Client) Keys(ctx context.Context, pattern string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
@@ -172,11 +172,18 @@ func (c *Client) Keys(ctx context.Context, pattern string) iter.Seq2[string, err
 func (c *Client) page(ctx context.Context, arguments [][]byte) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout(ctx))
 	defer cancel()
+	return retryOverloaded(ctx, func() (answer, error) { return c.do(ctx, Version{}, arguments...) })
+}
+
+// retryOverloaded calls do until it returns an answer, another error than ErrOverloaded, or the context ends. Then the error is do's last ErrOverloaded.
+func retryOverloaded(ctx context.Context, do func() (answer, error)) (answer, error) {
 	var refused error
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		a, err := c.do(ctx, Version{}, arguments...)
+		a, err := do()
 		switch {
-		case refused != nil && ctx.Err() != nil:
+		case err == nil || isPermanent(err):
+			return a, err
+		case refused != nil && ctx.Err() != nil: // the store's refusal says more than the end of the context
 			return answer{}, refused
 		case !errors.Is(err, ErrOverloaded):
 			return a, err
@@ -216,5 +223,5 @@ func (c *Client) remove(ctx context.Context, op Op) (Version, error) {
 }
 
 func unexpected(a answer) error {
-	return fmt.Errorf("%w: a reply of another command (kind %d)", ErrProtocol, a.reply.Kind)
+	return fmt.Errorf("%w: the reply is not one to this command (kind %d)", ErrProtocol, a.reply.Kind)
 }

@@ -14,7 +14,7 @@ import (
 type pass struct {
 	gaps    int          // EventGaps that the Follower had processed when the pass began
 	results chan reading // closed at the end
-	err     error        // the permanent error, or the cause of the context's end; nil after a complete pass. It is read after results is closed
+	err     error        // why the pass is not complete; nil if it is. It may be read when results is closed
 	work    sync.WaitGroup
 }
 
@@ -32,8 +32,8 @@ const (
 	passRetry = 500 * time.Millisecond
 )
 
-// startPass starts a pass, which ends with its context at the latest. A request that fails is sent again until then. A permanent
-// ServerError ends the pass, with two exceptions: after an invalid continuation token it lists again, and a key that may not be read counts as absent.
+// startPass starts a pass. It ends when all keys are read, with its context, or with a permanent error. After a temporary error a request is sent again. Two
+// permanent errors do not end the pass: after an invalid continuation token it lists again, and a key that this client may not read counts as absent.
 func (c *Client) startPass(ctx context.Context, pattern string, gaps int) *pass {
 	p := &pass{gaps: gaps, results: make(chan reading, passReaders)}
 	ctx, fail := context.WithCancelCause(ctx)
@@ -94,7 +94,7 @@ func listKeys(ctx context.Context, c *Client, pattern string, keys chan<- string
 func (p *pass) read(ctx context.Context, c *Client, key string) error {
 	for {
 		value, version, err := c.Get(ctx, key)
-		absent := errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotAuthorized) // or may not be read any more
+		absent := errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotAuthorized) // a key that this client may not read counts as absent
 		if err == nil || absent {
 			select {
 			case p.results <- reading{key, Item{value, version}, absent}:

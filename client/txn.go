@@ -17,7 +17,7 @@ const MaxOps = 128
 type Op struct {
 	arguments [][]byte
 	token     Version
-	err       error // wraps ErrNotExecuted: an option has no meaning
+	err       error // of the first option that the operation does not take; it wraps ErrNotExecuted
 }
 
 // OpSet is Set as an operation.
