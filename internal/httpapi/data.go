@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -108,20 +109,35 @@ type KeyCount struct {
 }
 
 func (a *admin) countKeys(w http.ResponseWriter, r *http.Request) error {
-	const step = 10_000 // at a time, so that nobody waits for the whole count
-	if err := a.Node.Confirm(r.Context()); err != nil {
+	const step = 10_000 // in one lock of the state, so that commands do not wait for the whole count
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
+	defer cancel()
+	if err := a.Node.Confirm(ctx); err != nil {
 		return err
 	}
-	var total KeyCount
+	total, err := countInSteps(ctx, step, func(after string) (count int, bytes int64, last string) {
+		a.Node.View(func(m *fsm.Machine) { count, bytes, last = m.CountKeys(r.URL.Query().Get("prefix"), after, step) })
+		return count, bytes, last
+	})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, total)
+}
+
+// countInSteps adds up what countAfter returns for the next step keys after the last one, until there are fewer. It stops when the context ends.
+func countInSteps(ctx context.Context, step int, countAfter func(after string) (count int, bytes int64, last string)) (total KeyCount, err error) {
 	for after := ""; ; {
-		var count int
-		var bytes int64
-		a.Node.View(func(m *fsm.Machine) { count, bytes, after = m.CountKeys(r.URL.Query().Get("prefix"), after, step) })
+		if err := ctx.Err(); err != nil {
+			return total, fmt.Errorf("%w: count the keys: %w", peer.ErrNotDone, err)
+		}
+		count, bytes, last := countAfter(after)
 		total.Count += count
 		total.Bytes += bytes
 		if count < step {
-			return writeJSON(w, total)
+			return total, nil
 		}
+		after = last
 	}
 }
 
@@ -207,14 +223,16 @@ func partialError(ended int, err error) error {
 }
 
 // dropWatches ends the watches of a client, of a key or pattern, or of a client for a key or pattern. client, key or pattern is required; key and pattern
-// exclude each other.
+// exclude each other. It ends watches until requestTimeout. The request can then be repeated for the rest.
 func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	client, key, pattern := query.Get("client"), query.Get("key"), query.Get("pattern")
 	if (client == "" && key == "" && pattern == "") || (key != "" && pattern != "") {
 		return badRequest{errors.New("client, key or pattern is required, and not both key and pattern")}
 	}
-	if err := a.Node.Confirm(r.Context()); err != nil { // a leader of the past may not know the watches
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
+	defer cancel()
+	if err := a.Node.Confirm(ctx); err != nil { // a leader of the past may not know the watches
 		return err
 	}
 	text := key + pattern // one of them is empty
@@ -226,7 +244,7 @@ func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 			if text != "" && (found[i].Key != text || found[i].Pattern != (pattern != "")) {
 				continue
 			}
-			if _, err := a.Node.Execute(r.Context(), found[i].EndCommand()); err != nil {
+			if _, err := a.Node.Execute(ctx, found[i].EndCommand()); err != nil {
 				return partialError(dropped.Dropped, err)
 			}
 			dropped.Dropped++

@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"holdfast/cluster/peer"
@@ -21,5 +23,28 @@ func TestErrorAfterSomeWatchesIsOfUnknownOutcome(t *testing.T) {
 				t.Errorf("after seven: %v", err)
 			}
 		})
+	}
+}
+
+// A count goes on behind the last key of each step, and ends when nobody waits for it.
+func TestCountEndsWithItsRequest(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	steps := []int{3, 3, 1}
+	var from []string
+	countAfter := func(after string) (int, int64, string) {
+		from = append(from, after)
+		return steps[len(from)-1], 10, fmt.Sprint("key ", len(from))
+	}
+	if total, err := countInSteps(ctx, 3, countAfter); err != nil || total != (KeyCount{7, 30}) || !slices.Equal(from, []string{"", "key 1", "key 2"}) {
+		t.Errorf("%+v from %q, %v", total, from, err)
+	}
+	from = nil
+	_, err := countInSteps(ctx, 3, func(after string) (int, int64, string) {
+		cancel()
+		return countAfter(after)
+	})
+	if !errors.Is(err, context.Canceled) || !errors.Is(err, peer.ErrNotDone) || len(from) != 1 {
+		t.Errorf("after %d steps: %v", len(from), err)
 	}
 }

@@ -146,7 +146,7 @@ func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Serv
 		},
 	}
 	if !isSnapshot(r) {
-		ctx, cancel := context.WithTimeout(r.Context(), changeTimeout+leaderPatience)
+		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout+leaderPatience)
 		defer cancel()
 		r = r.WithContext(ctx)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// changeTimeout bounds a change of the members or of the leader, and a verification.
-const changeTimeout = 20 * time.Second
+// requestTimeout bounds a request at the leader that needs several steps: a change of the members or of the leader, a verification, a count, the end of watches.
+const requestTimeout = 20 * time.Second
 
 func (a *admin) members(w http.ResponseWriter, r *http.Request) error {
 	members, err := a.Node.Membership().List(r.Context())
@@ -39,19 +39,19 @@ func (a *admin) addMember(w http.ResponseWriter, r *http.Request) error {
 	if body.Address == "" {
 		return badRequest{errors.New("address is missing")}
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
 	return done(w, a.Node.Membership().Add(ctx, raft.ServerAddress(body.Address), body.Voter))
 }
 
 func (a *admin) removeMember(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
 	return done(w, a.Node.Membership().Remove(ctx, r.PathValue("member")))
 }
 
 func (a *admin) demoteMember(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
 	return done(w, a.Node.Membership().Demote(ctx, r.PathValue("member")))
 }
@@ -66,7 +66,7 @@ func (a *admin) transferLeader(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(w, r, &body); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
 	return done(w, a.Node.Membership().Transfer(ctx, body.To))
 }
@@ -80,7 +80,7 @@ func (a *admin) autopilot(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *admin) verify(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
 	verification, err := a.Node.Verify(ctx)
 	if err != nil {

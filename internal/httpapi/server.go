@@ -45,7 +45,13 @@ func Serve(listener net.Listener, handler http.Handler, log *slog.Logger) *Serve
 		listener: listener, done: make(chan error, 1),
 	}
 	s.server.RegisterOnShutdown(stop)
-	go func() { s.done <- s.server.Serve(listener) }()
+	go func() {
+		err := s.server.Serve(listener)
+		if !errors.Is(err, http.ErrServerClosed) {
+			log.Error("the HTTP server no longer accepts connections: restart this node", "address", s.Address(), "error", err)
+		}
+		s.done <- err
+	}()
 	return s
 }
 
