@@ -15,7 +15,8 @@ import (
 type files struct {
 	config Config
 	file   *os.File
-	size   int64 // of what was written whole
+	size   int64 // of the lines that were written whole
+	torn   bool  // the file may have more than size bytes: the rest of a line that could not be cut off
 }
 
 // openFiles opens the file, and returns the place of its last record, or none if another member wrote that. It cuts off an unfinished last line.
@@ -99,19 +100,33 @@ func scan(file *os.File) (last Record, end int64, err error) {
 	}
 }
 
-// append adds whole lines. If they would make this file larger than MaxBytes, it rotates first. Lines that cannot be written whole are cut off again.
+// append adds whole lines. If they would make this file larger than MaxBytes, it rotates first. Lines that cannot be written whole are cut off again: at once,
+// or before the next lines.
 func (f *files) append(lines []byte) error {
+	if err := f.cutTorn(); err != nil {
+		return err
+	}
 	if f.size > 0 && f.size+int64(len(lines)) > f.config.MaxBytes {
 		f.rotate()
 	}
 	written, err := f.file.Write(lines)
 	if err != nil {
-		if written > 0 {
-			err = errors.Join(err, f.file.Truncate(f.size))
-		}
-		return err
+		f.torn = written > 0
+		return errors.Join(err, f.cutTorn())
 	}
 	f.size += int64(written)
+	return nil
+}
+
+// cutTorn cuts off what an earlier append left behind the whole lines.
+func (f *files) cutTorn() error {
+	if !f.torn {
+		return nil
+	}
+	if err := f.file.Truncate(f.size); err != nil {
+		return err
+	}
+	f.torn = false
 	return nil
 }
 
