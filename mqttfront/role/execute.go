@@ -102,10 +102,10 @@ func (l *Leader) submitLocked(r *pending.Request, d decision) {
 	}
 }
 
-// outcomeMayBeForgotten reports whether the dedup table may have forgotten the outcome of a request that a peer held: its HoldUntil passed more than
+// outcomeMayBeForgotten reports whether the dedup table may have forgotten the outcome of a request that was held: its HoldUntil passed more than
 // Config.DedupMargin ago.
 func (l *Leader) outcomeMayBeForgotten(r *pending.Request, now time.Time) bool {
-	return r.FromPeer && now.After(r.HoldUntil.Add(l.config.DedupMargin))
+	return now.After(r.HoldUntil.Add(l.config.DedupMargin))
 }
 
 // mustNotExecuteLocked reports whether a write without a known outcome must be rejected in the log: it has expired, the log refused it without a
