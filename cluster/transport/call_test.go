@@ -115,8 +115,8 @@ func TestNewConnectionIsNotSilent(t *testing.T) {
 
 // Idle clients, such as those of addresses that joining nodes named, are removed. A client that is connected or in use stays.
 func TestClientsOfGoneMembersAreRemoved(t *testing.T) {
-	listener := listen(t, "n2.b", nil, members(peer.Known, "n1.a"))
-	caller := listen(t, "n1.a", nil, members(peer.Known))
+	listener := listen(t, "n2.b", nil, knowing(peer.Known, "n1.a"))
+	caller := listen(t, "n1.a", nil, knowing(peer.Known))
 	if err := call(t, caller, listener.server(), peer.MethodTerm); err != nil {
 		t.Fatal(err)
 	}

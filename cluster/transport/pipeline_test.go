@@ -14,8 +14,8 @@ import (
 // Raft reads no more answers of a pipeline after the first one that ends it, and may send a few more messages until then. None of
 // these sends may wait until an answer is read.
 func TestAPipelineTakesMoreWhenNobodyListens(t *testing.T) {
-	follower := listen(t, "n2", nil, members(peer.Known, "n1"))
-	leader := listen(t, "n1", nil, members(peer.Known, "n2"))
+	follower := listen(t, "n2", nil, knowing(peer.Known, "n1"))
+	leader := listen(t, "n1", nil, knowing(peer.Known, "n2"))
 	there, here := follower.Raft(), leader.Raft()
 	done := make(chan struct{})
 	t.Cleanup(func() {

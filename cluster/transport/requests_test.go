@@ -29,7 +29,7 @@ func (h hangingSnapshot) Read(p []byte) (int, error) {
 
 // Raft gives up a snapshot whose sender hangs, and serves the next request on a connection however long it was idle.
 func TestSnapshotThatStallsIsGivenUp(t *testing.T) {
-	from, to := listen(t, "n1", nil, members(peer.Known, "n2")), listen(t, "n2", nil, members(peer.Known, "n1"))
+	from, to := listen(t, "n1", nil, knowing(peer.Known, "n2")), listen(t, "n2", nil, knowing(peer.Known, "n1"))
 	to.stallTime = 200 * time.Millisecond
 	receiver, sender := to.Raft(), from.Raft()
 	for _, opened := range []raft.Transport{receiver, sender} {
