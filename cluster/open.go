@@ -34,12 +34,12 @@ func (n *Node) start(config Config, observer Observer) error {
 		Server: raft.Server{ID: config.ID, Address: config.Address}, client: n.env.Client,
 		wall: n.env.Clock.Wall, freeSpace: n.env.FreeSpace, brokerDownFor: observer.BrokerDownFor,
 	}
-	run := n.lifecycle.start
-	confirmer := &confirmer{self: n.self, timeout: config.Timing.Election, start: run}
+	start := n.lifecycle.start
+	confirmer := &confirmer{self: n.self, timeout: config.Timing.Election, start: start}
 	n.commands = &commandRouter{observer: observer, confirmTerm: confirmer.confirm}
 	ctx, stop := context.WithCancel(context.Background())
 	n.lifecycle.stop = stop
-	log, snapshots, err := n.openRaft(ctx, config)
+	raftLog, snapshots, err := n.openRaft(ctx, config)
 	if err != nil {
 		stop()
 		return err
@@ -48,7 +48,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	peers := peer.NewStatuses(config.ID, n.env.Client, n.self.servers, n.env.Clock.Monotonic)
 	n.memberWatch = &memberWatch{
 		self: n.self, maxClockOffset: config.MaxClockOffset, election: config.Timing.Election, exit: n.env.Exit,
-		leaderChanged: n.env.Metrics.leaderChanges.Inc, log: n.env.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: run,
+		leaderChanged: n.env.Metrics.leaderChanges.Inc, log: n.env.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: start,
 	}
 	n.offerer = offer.New(config.Offer, offer.Environment{
 		Offered: n.env.Stores.Offered, Settings: n.self.settings, Version: n.self.version, Serving: n.commands.serving,
@@ -57,7 +57,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	n.members = membership.New(membership.Environment{
 		Self: n.self.Server, Raft: n.self.raft, Client: n.env.Client, Statuses: peers,
 		Servers: n.self.servers, OwnStatus: n.self.status, Serving: n.commands.serving, Confirm: n.commands.confirm,
-		CallLeader: n.self.callLeader, Execute: n.commands.execute, Version: n.self.version, Pinned: n.self.pinned, Go: run, Log: n.env.Log,
+		CallLeader: n.self.callLeader, Execute: n.commands.execute, Version: n.self.version, Pinned: n.self.pinned, Go: start, Log: n.env.Log,
 	})
 	n.autopilot = newAutopilotRunner(config.Timing, config.TrailingEntries, n.self, peers, n.env.Log)
 	n.broadcaster = &broadcaster{self: n.self, observer: observer, log: n.env.Log}
@@ -68,32 +68,32 @@ func (n *Node) start(config Config, observer Observer) error {
 	}
 	maintenance := &maintenance{self: n.self, commands: n.commands, peers: peers, members: n.members, log: n.env.Log}
 	leading := &leaderLoop{
-		env: n.env, observer: observer, proposals: config.Proposals, self: n.self, commands: n.commands, log: log, peers: peers, clock: n.clock,
+		env: n.env, observer: observer, proposals: config.Proposals, self: n.self, commands: n.commands, log: raftLog, peers: peers, clock: n.clock,
 		prepare: []func(context.Context) error{n.memberWatch.waitForClockQuorum, n.offerer.Prepare},
 		duties:  []func(context.Context) error{maintenance.run, n.autopilot.run},
 	}
 
 	for _, work := range []func(context.Context){leading.run, n.snapshots.watchLogSize, n.memberWatch.run, n.offerer.Run} {
-		run(func() { work(ctx) })
+		start(func() { work(ctx) })
 	}
 	return nil
 }
 
-// openRaft starts raft with the stores and the transport. It bootstraps the cluster if config.Members is set and the stores are empty. After the context has
-// ended, a snapshot is written without pauses.
+// openRaft starts raft with the stores and the transport. It bootstraps the cluster if config.Members is set and the stores are empty. The context is that of
+// the node's work: after its end, the replica writes snapshots without pauses.
 func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog, *raftlog.SnapshotStore, error) {
-	exit := func(err error) { // it halts the replica first: Environment.Exit returns in tests, and the replica must not apply entries after that
+	exit := func(err error) { // Environment.Exit returns in tests: the replica must not apply entries after that, so it is halted first
 		n.replica.Halt()
 		n.env.Exit(err)
 	}
 	guard := raftlog.Guard{Deadline: config.Timing.DiskDeadline, Exit: exit, ObserveCall: n.env.Metrics.stored}
-	log := raftlog.NewCheckedLog(n.env.Stores.Log, guard, config.CacheBytes)
+	raftLog := raftlog.NewCheckedLog(n.env.Stores.Log, guard, config.CacheBytes)
 	n.replica = replica.New(replica.Environment{
 		Applied: n.commands.applied, Restored: n.commands.observer.Restored, ObserveApply: n.env.Metrics.applied, WallAdvanced: n.clock.observeLogWall, Exit: n.env.Exit,
 		Monotonic: n.env.Clock.Monotonic,
 		Pause: func(d time.Duration) {
 			if n.replica.BytesSinceSnapshot() >= 2*maxLogFactor*config.SnapshotBytes {
-				return // the log is twice the largest size at which a snapshot is due: without pauses the snapshot ends sooner
+				return // the log has grown to twice the largest size at which a snapshot is due, so this snapshot must end soon
 			}
 			select {
 			case <-ctx.Done():
@@ -117,23 +117,23 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 			if err := n.env.Stores.ResetInterruptedBootstrap(); err != nil {
 				return nil, nil, fmt.Errorf("open node: %w", err)
 			}
-			err := raft.BootstrapCluster(raftConfig, log, stable, snapshots, n.env.Transport, raft.Configuration{Servers: config.Members})
+			err := raft.BootstrapCluster(raftConfig, raftLog, stable, snapshots, n.env.Transport, raft.Configuration{Servers: config.Members})
 			if err != nil {
 				return nil, nil, fmt.Errorf("bootstrap: %w", err)
 			}
 		}
 	}
-	transport := raftfix.New(n.env.Transport, log, snapshots.Newest)
+	transport := raftfix.New(n.env.Transport, raftLog, snapshots.Newest)
 	n.env.Transport = transport
-	log.SetFollowerSnapshot(transport.FollowerSnapshot)
-	if n.self.raft, err = newRaft(raftConfig, n.replica, log, stable, snapshots, transport); err != nil {
+	raftLog.SetFollowerSnapshot(transport.FollowerSnapshot)
+	if n.self.raft, err = newRaft(raftConfig, n.replica, raftLog, stable, snapshots, transport); err != nil {
 		return nil, nil, fmt.Errorf("open node: %w", err)
 	}
 	transport.Start(n.self.raft)
-	return log, snapshots, nil
+	return raftLog, snapshots, nil
 }
 
-// ErrIncomplete says that log entries after the newest readable snapshot are missing.
+// ErrIncomplete says that the log does not begin where the newest readable snapshot ends.
 var ErrIncomplete = errors.New("log entries after the newest readable snapshot are missing; a newer snapshot may be damaged. " +
 	"If the other members are a majority without this one, empty its data folder and restart it; otherwise keep a copy of the folder")
 

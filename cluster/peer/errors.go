@@ -8,7 +8,8 @@ import (
 )
 
 var (
-	// ErrNotLeader says that this node does not serve as the leader, knows no leader, or is itself the leader that it should call. The request was not carried out.
+	// ErrNotLeader says that the request was not executed, because this node is not the leader, or does not serve yet. A node that should pass a request on
+	// returns it, too, if it knows no leader or is the leader itself.
 	ErrNotLeader = errors.New("this node does not lead")
 	// ErrOutcomeUnknown says that a command may or may not take effect.
 	ErrOutcomeUnknown = errors.New("the outcome is unknown")
@@ -67,9 +68,9 @@ func EncodeError(err error) []byte {
 	return body
 }
 
-// RemoteError turns the body of an answer back into an error. It matches the one sentinel of remoteKinds that EncodeError
+// DecodeError turns the body of an answer back into an error. The error wraps the one sentinel of remoteKinds that EncodeError
 // found in the original.
-func RemoteError(body []byte) error {
+func DecodeError(body []byte) error {
 	decoded := &remoteError{}
 	if err := json.Unmarshal(body, decoded); err != nil {
 		decoded.Text = "an error that cannot be read"

@@ -9,7 +9,7 @@ import (
 // Method identifies a request of the protocol between members. Numbers may be added, and are never changed or used again.
 type Method uint8
 
-// The methods. A caller without a raft id may use only those for which Public is true.
+// The methods. A caller that is not a member may use only those for which Public is true.
 const (
 	MethodTerm         Method = 10 // raft's current term, and the member's wall clock
 	MethodPeerStatus   Method = 11 // a Status
@@ -42,7 +42,7 @@ type Client interface {
 type Caller struct {
 	// ID is the caller's raft id, or empty if the caller does not talk as a member: then only Public methods are answered.
 	ID raft.ServerID
-	// Certified reports whether the caller's certificate has one of the names.
+	// Certified reports whether the caller's certificate has one of the names. Without TLS it returns true for any names.
 	Certified func(names ...string) bool
 }
 

@@ -124,12 +124,12 @@ func TestAgreedVersionIsWhatEveryMemberCanApply(t *testing.T) {
 func TestErrorsKeepTheirKindOnTheWay(t *testing.T) {
 	for _, kind := range []error{ErrNotLeader, ErrNotDone, ErrOutcomeUnknown, ErrRefused, ErrUnreachable} {
 		sent := fmt.Errorf("while changing: %w", kind)
-		got := RemoteError(EncodeError(sent))
+		got := DecodeError(EncodeError(sent))
 		if !errors.Is(got, kind) || got.Error() != sent.Error() {
 			t.Errorf("%v arrives as %v", sent, got)
 		}
 	}
-	if got := RemoteError([]byte("{")); got == nil || errors.Is(got, ErrNotDone) {
+	if got := DecodeError([]byte("{")); got == nil || errors.Is(got, ErrNotDone) {
 		t.Errorf("an unreadable error is %v", got)
 	}
 }

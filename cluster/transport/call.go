@@ -312,7 +312,7 @@ func (c *connection) read() error {
 		switch {
 		case answers == nil: // the call was given up
 		case code == codeError:
-			answers <- answer{err: peer.RemoteError(body)}
+			answers <- answer{err: peer.DecodeError(body)}
 		default:
 			answers <- answer{body: body}
 		}

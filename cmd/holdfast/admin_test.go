@@ -60,7 +60,7 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 }
 
 // If --admin is no http or https URL with a host, the command fails. It does not report that no process listens there.
-func TestNobodyListensNeedsAnAddress(t *testing.T) {
+func TestMalformedAdminAddressIsAUsageError(t *testing.T) {
 	for _, address := range []string{"localhost:7401", "http:///", "store-0:7401", ""} {
 		a := &administration{address: address, timeout: time.Second}
 		if listens, err := a.somebodyListens(t.Context()); listens || !isUsage(err) {

@@ -23,7 +23,7 @@ const (
 )
 
 const exitHelp = `
-Exit codes: 0 done, 1 not found or not applied, 2 usage, 3 error, 4 timeout (the outcome is unknown).`
+Exit codes: 0 done, 1 not found or not applied, 2 usage, 3 error, 4 the outcome is unknown.`
 
 // codeError ends the program with a code of its own. Without a text nothing is printed.
 type codeError struct {

@@ -31,7 +31,7 @@ A lock alone cannot stop a process that was paused for too long. Pass the token 
 (` + "`holdfast set … --fence \"$HOLDFAST_FENCING_TOKEN\"`" + `): the store refuses writes with an older token.
 
 Exits with the command's code, 5 when the lock could not be acquired, 6 when it was lost; otherwise as every command:
-2 usage, 3 error, 4 timeout.`,
+2 usage, 3 error, 4 the outcome is unknown.`,
 		Example: "  holdfast lock lines/7/master -- sh -c 'echo \"the token is $HOLDFAST_FENCING_TOKEN\"'\n" +
 			"  holdfast lock nightly-report --ttl 30s --wait 0s -- date   # only one of many machines",
 		Args: positional(cobra.MinimumNArgs(2)),

@@ -132,7 +132,11 @@ func showAutopilot(a *administration, command *cobra.Command, _ []string) error 
 		if m.Pinned {
 			state += " (kept)"
 		}
-		rows = append(rows, []any{m.Member, state, m.Healthy, m.StableSince.Format(time.RFC3339), m.LastContact, m.LastIndex, m.Version, m.BrokerConnected})
+		contact := m.LastContact
+		if m.Version == 0 { // it did not answer the last poll: what it said before would look as if it were up
+			contact = "-"
+		}
+		rows = append(rows, []any{m.Member, state, m.Healthy, m.StableSince.Format(time.RFC3339), contact, m.LastIndex, m.Version, m.BrokerConnected})
 	}
 	return printTable(command.OutOrStdout(), "Node, State, Healthy, Stable Since, Last Contact, Last Index, Version, Broker", rows)
 }

@@ -30,7 +30,7 @@ func newTxn() *cobra.Command {
 			"A VALUE that begins with @, also in quotation marks, names a file with the value; @@ stands for one @. Words are separated by blanks. In\n" +
 			"'text' there are no escapes, in \"text\" those of Go, such as \\n and \\x00. A word that begins with # begins a comment. -- ends the flags.\n\n" +
 			"Prints what each command did, and the version that the values got last.\n" + `
-Exit codes: 0 done, also if there was nothing to get or to delete, 1 not applied, 2 usage, 3 error, 4 timeout (the outcome is unknown).`,
+Exit codes: 0 done, also if there was nothing to get or to delete, 1 not applied, 2 usage, 3 error, 4 the outcome is unknown.`,
 		Example: "  printf 'set lines/7/speed 1200\\nset lines/7/mode ready\\ndel lines/7/draft\\n' | holdfast txn\n" +
 			"  version=$(holdfast set lines/7/recipe 'steel, 2mm')\n" +
 			"  echo \"set lines/7/recipe 'steel, 3mm' --if-version $version\" | holdfast txn -o json\n" +

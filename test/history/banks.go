@@ -119,7 +119,7 @@ func (j *judge) checkBanks() {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(banks)) {
-		j.checkOrderExists(bankModel(), name, banks[name])
+		j.checkAgainstModel(bankModel(), name, banks[name])
 	}
 }
 

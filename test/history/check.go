@@ -125,7 +125,7 @@ func family(key string) string {
 	return name
 }
 
-// checkErrors: no error but those that the run can explain, and no effect of what was refused.
+// checkErrors: every error has a cause in the run, and a refused request has no effect.
 func (j *judge) checkErrors() {
 	refused := make(map[string]*Op)
 	for _, o := range j.history.Ops {
@@ -133,7 +133,7 @@ func (j *judge) checkErrors() {
 			continue
 		}
 		for _, set := range o.sets() {
-			if set.Value != "" && !o.Late && !o.Anonymous { // copies of those may take effect after an error
+			if set.Value != "" && !o.Late && !o.Anonymous { // a copy of a late or anonymous SET may take effect after an error
 				refused[set.Value] = o
 			}
 		}
@@ -184,7 +184,7 @@ func (j *judge) checkRepeats() {
 	}
 }
 
-// checkVersions: versions grow, and a value has one version.
+// checkVersions: a write that began after another one was answered has a higher version, and a value has one version.
 func (j *judge) checkVersions() {
 	versions := make(map[string]hlc.Timestamp) // of values
 	given := make(map[hlc.Timestamp]*Op)
@@ -242,14 +242,14 @@ func (j *judge) checkVersions() {
 
 // checkOrder: what one client sends without waiting takes effect in that order, and its reads see its earlier writes.
 func (j *judge) checkOrder() {
-	type line struct{ client, key string }
-	sent := make(map[line][]*Op)
+	type stream struct{ client, key string }
+	sent := make(map[stream][]*Op)
 	for _, o := range j.history.Ops {
 		if f := family(o.Key); f == "p" || f == "flood" {
-			sent[line{o.Client, o.Key}] = append(sent[line{o.Client, o.Key}], o)
+			sent[stream{o.Client, o.Key}] = append(sent[stream{o.Client, o.Key}], o)
 		}
 	}
-	byClientAndKey := func(a, b line) int { return cmp.Or(cmp.Compare(a.client, b.client), cmp.Compare(a.key, b.key)) }
+	byClientAndKey := func(a, b stream) int { return cmp.Or(cmp.Compare(a.client, b.client), cmp.Compare(a.key, b.key)) }
 	for _, from := range slices.SortedFunc(maps.Keys(sent), byClientAndKey) {
 		ops := sent[from]
 		slices.SortFunc(ops, func(a, b *Op) int { return cmp.Compare(a.Sequence, b.Sequence) })
@@ -268,7 +268,7 @@ func (j *judge) checkOrder() {
 	}
 }
 
-// checkFencing: no write with an older token after one with a newer.
+// checkFencing: after a write with a token, no write of the key with an older token takes effect.
 func (j *judge) checkFencing() {
 	for key, ops := range j.history.inKeyOrder() {
 		if family(key) != "protected" {
@@ -284,7 +284,8 @@ func (j *judge) checkFencing() {
 	}
 }
 
-// checkLocks: while a client surely holds a lock no other client gets it. Tokens are versions: checkVersions shows that they grow.
+// checkLocks: no client acquires a lock before another client's time to live has passed, or that client has released it. Tokens are versions: checkVersions
+// shows that they grow.
 func (j *judge) checkLocks() {
 	for key, ops := range j.history.inKeyOrder() {
 		if family(key) != "lock" {
@@ -311,13 +312,13 @@ func (j *judge) checkLocks() {
 	}
 }
 
-// isContested reports whether a client used a lock's token when somebody else had got the lock already: it believed to hold it still.
+// isContested reports whether a client used its token of a lock after another client had acquired the lock: it did not know yet that it had lost it.
 func (j *judge) isContested(o *Op, later []*Op) bool {
 	last := j.lastUse[o.Version]
 	return slices.ContainsFunc(later, func(other *Op) bool { return other.Client != o.Client && other.Replied < last })
 }
 
-// checkExpiry: a key is there until its time is over, and gone at the end.
+// checkExpiry: a key with a time to live exists until that has passed, and does not exist at the end of the run.
 func (j *judge) checkExpiry() {
 	for key, ops := range j.history.inKeyOrder() {
 		if family(key) != "brief" {
@@ -341,7 +342,7 @@ func (j *judge) checkExpiry() {
 	}
 }
 
-// checkLost: for the keys of flood and watched, which have no model, what is read at the end is no older than what was acknowledged.
+// checkLost: the last read of a key of flood or watched is no older than its last acknowledged SET. These keys are not checked against a model.
 func (j *judge) checkLost() {
 	acknowledged := make(map[string]*Op)
 	for _, o := range j.history.Ops {
@@ -361,7 +362,7 @@ func (j *judge) checkLost() {
 	}
 }
 
-// checkLinearizable: there is one order of all operations on a key that explains every reply.
+// checkLinearizable: the operations on each key are linearizable. Banks are checked by checkBanks.
 func (j *judge) checkLinearizable() {
 	for key, all := range j.history.inKeyOrder() {
 		switch family(key) {
@@ -372,12 +373,12 @@ func (j *judge) checkLinearizable() {
 		ops := slices.DeleteFunc(slices.Clone(all), func(o *Op) bool {
 			return o.Verb == Notify || o.Verb == Stop || o.Anonymous && o.Verb != Get
 		})
-		j.checkOrderExists(registerModel(), key, ops)
+		j.checkAgainstModel(registerModel(), key, ops)
 	}
 }
 
-// checkOrderExists: there is one order of operations that explains every reply.
-func (j *judge) checkOrderExists(model porcupine.Model, key string, ops []*Op) {
+// checkAgainstModel: there is one order of operations, with each between its call and its reply, in which the model gives every reply. key is what they work on.
+func (j *judge) checkAgainstModel(model porcupine.Model, key string, ops []*Op) {
 	j.findings.Checked++
 	result, info := linearizable(model, ops, j.conditions.Patience)
 	switch result {
