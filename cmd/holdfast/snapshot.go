@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,7 +82,7 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 		file = filepath.Join(target, savedPrefix+time.Now().UTC().Format(savedTime)+savedSuffix)
 	}
 	if keep > 0 { // also before: otherwise a full volume stays full after --keep was lowered or a command was interrupted
-		if err := removeOld(target, keep); err != nil {
+		if err := removeOld(target, keep, ""); err != nil {
 			return err
 		}
 	}
@@ -90,7 +91,7 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 		return err
 	}
 	if keep > 0 { // the new snapshot counts, too
-		if err := removeOld(target, keep); err != nil {
+		if err := removeOld(target, keep, filepath.Base(file)); err != nil {
 			return err
 		}
 	}
@@ -125,9 +126,10 @@ func (a *administration) streamSnapshot(ctx context.Context, to io.Writer) error
 	})
 }
 
-// removeOld removes all but the keep newest snapshots of a folder, and partial files older than a day, which interrupted commands have
-// left. It removes only files whose name has the time, as saveSnapshot gives it.
-func removeOld(folder string, keep int) error {
+// removeOld removes all but the keep newest snapshots of a folder, and partial files older than a day, which interrupted commands have left. It removes only
+// files whose name has the time, as saveSnapshot gives it. The newest are those whose names have the latest times. The file added counts as the newest, whatever
+// its name says: the clock may be behind, or may have been ahead. added may be empty.
+func removeOld(folder string, keep int, added string) error {
 	entries, err := os.ReadDir(folder) // sorted by name, which is by time
 	if err != nil {
 		return err
@@ -144,6 +146,9 @@ func removeOld(folder string, keep int) error {
 		case strings.HasSuffix(rest, ".part") && time.Since(written) > 24*time.Hour: // the command that wrote it has ended
 			old = append(old, entry.Name())
 		}
+	}
+	if i := slices.Index(saved, added); i >= 0 {
+		saved = append(slices.Delete(saved, i, i+1), added)
 	}
 	for _, name := range append(old, saved[:max(0, len(saved)-keep)]...) {
 		if err := os.Remove(filepath.Join(folder, name)); err != nil && !errors.Is(err, fs.ErrNotExist) { // another command may have removed it
