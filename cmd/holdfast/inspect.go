@@ -196,8 +196,18 @@ func newWatchesDrop() *cobra.Command {
 	var client, key, pattern string
 	command := newAdmin("drop", "End the watches of a client, of a key or pattern, or of a client on that key or pattern", "holdfast watches drop --client line-7 --yes", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
+			query := url.Values{}
+			for name, value := range map[string]string{"client": client, "key": key, "pattern": pattern} {
+				if !command.Flags().Changed(name) {
+					continue
+				}
+				if value == "" { // as of an unset variable: it must not end more watches than are meant
+					return usagef("--%s is empty", name)
+				}
+				query.Set(name, value)
+			}
 			switch {
-			case client == "" && key == "" && pattern == "":
+			case len(query) == 0:
 				return usagef("give at least one of --client, --key and --pattern")
 			case key != "" && pattern != "":
 				return usagef("--key and --pattern cannot be combined")
@@ -206,7 +216,6 @@ func newWatchesDrop() *cobra.Command {
 				return err
 			}
 			var dropped httpapi.EndedWatches
-			query := url.Values{"client": {client}, "key": {key}, "pattern": {pattern}}
 			err := a.request(command.Context(), http.MethodDelete, "/v1/watches?"+query.Encode(), nil, func(body io.Reader) error { return decode(body, &dropped) })
 			if err != nil {
 				return err

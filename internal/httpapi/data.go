@@ -230,6 +230,11 @@ func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 	if (client == "" && key == "" && pattern == "") || (key != "" && pattern != "") {
 		return badRequest{errors.New("client, key or pattern is required, and not both key and pattern")}
 	}
+	for name := range query {
+		if query.Get(name) == "" { // an ignored filter would end more watches than were meant
+			return badRequest{fmt.Errorf("%s is empty", name)}
+		}
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
 	if err := a.Node.Confirm(ctx); err != nil { // a leader of the past may not know the watches
