@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 	if len(data) > maxRestore {
 		return fmt.Errorf("%w: the snapshot is larger than %d bytes", peer.ErrRefused, maxRestore)
 	}
-	status, err := fsm.CheckSnapshot(data)
+	status, err := fsm.Inspect(bytes.NewReader(data)) // it does not build a second state. What it leaves open, KindRestore finds on every member
 	if err != nil {
 		return fmt.Errorf("%w: %w", peer.ErrRefused, err)
 	}

@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
@@ -131,13 +130,4 @@ func (m *Machine) postpone(shift int64) {
 		events[i].At += shift
 	}
 	m.unpublished.events = events
-}
-
-// CheckSnapshot reads a snapshot to its end and returns a summary of what is in it. The error is ErrDamaged or ErrUnknown.
-func CheckSnapshot(data []byte) (Status, error) {
-	checked := New()
-	if err := checked.Restore(bytes.NewReader(data)); err != nil {
-		return Status{}, fmt.Errorf("check snapshot: %w", err)
-	}
-	return checked.Status(), nil
 }
