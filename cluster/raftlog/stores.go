@@ -64,17 +64,21 @@ func (s *Stores) bootstrapInterrupted() (bool, error) {
 	return lastTerm == 0, err
 }
 
-// LastEntry returns the term and the index of the last entry in the log or, where the log is empty, of the newest snapshot.
+// LastEntry returns the term and the index of the last entry that the member has: that of the log, or of the newest snapshot if that is newer. A log ends
+// before the newest snapshot if the process ended while it installed that.
 func (s *Stores) LastEntry() (term, index uint64, err error) {
 	last, err := lastEntry(s.Log)
-	if err != nil || last.index > 0 {
-		return last.term, last.index, err
-	}
-	snapshots, err := s.Snapshots.List()
-	if err != nil || len(snapshots) == 0 {
+	if err != nil {
 		return 0, 0, err
 	}
-	return snapshots[0].Term, snapshots[0].Index, nil
+	snapshots, err := s.Snapshots.List()
+	if err != nil {
+		return 0, 0, err
+	}
+	if len(snapshots) > 0 && snapshots[0].Index > last.index {
+		return snapshots[0].Term, snapshots[0].Index, nil
+	}
+	return last.term, last.index, nil
 }
 
 // OfferStore keeps the settings that a node offered last. It is used by one goroutine at a time.

@@ -101,7 +101,7 @@ func TestWALIsCutAndRead(t *testing.T) {
 	}
 }
 
-// A node that ended while it restored a snapshot has a log that ends before it. raft goes on behind the snapshot.
+// A node that ended while it restored a snapshot has a log that ends before it. raft goes on behind the snapshot, which is the last that the node has.
 func TestWALGoesOnBehindASnapshot(t *testing.T) {
 	stores := openStores(t, t.TempDir(), WAL)
 	log := NewCheckedLog(stores.Log, Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 1000)
@@ -111,6 +111,26 @@ func TestWALGoesOnBehindASnapshot(t *testing.T) {
 	first, err := log.FirstIndex()
 	if err != nil || first != 35 {
 		t.Errorf("the log begins at %d: %v", first, err)
+	}
+	if err := stores.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The last entry is that of the snapshot if the log ends before it.
+func TestLastEntryMayBeInTheSnapshot(t *testing.T) {
+	stores := openStores(t, t.TempDir(), WAL)
+	if err := stores.Log.StoreLogs(entries(1, 5)); err != nil {
+		t.Fatal(err)
+	}
+	for _, snapshot := range []uint64{3, 9} {
+		sink, err := stores.Snapshots.Create(raft.SnapshotVersionMax, snapshot, snapshot, raft.Configuration{}, 1, nil)
+		if err = errors.Join(err, sink.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if term, index, err := stores.LastEntry(); err != nil || index != max(5, snapshot) || term != index {
+			t.Errorf("with a snapshot at %d: term %d, index %d, %v", snapshot, term, index, err)
+		}
 	}
 	if err := stores.Close(); err != nil {
 		t.Fatal(err)
