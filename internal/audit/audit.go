@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 	"unicode/utf8"
 
@@ -29,8 +30,10 @@ type Config struct {
 	Files    int    // that are kept beside it, as FILE.1 (the latest) to FILE.n; 0 keeps none
 	// Member is the Raft id of the member that writes. If the file ends with another id, the member lost its data: all that it applies is written.
 	Member string
-	Wall   func() time.Time
-	Log    *slog.Logger
+	// LastTerm and LastIndex are those of the last entry that the member's log has. Records beyond it are of a log that was replaced by older data.
+	LastTerm, LastIndex uint64
+	Wall                func() time.Time
+	Log                 *slog.Logger
 	// Lost is called with the number of lines that could not be written. Two goroutines may call it at once.
 	Lost func(lines int)
 	// Dropped is called with the number of denials that were dropped because the queue was full.
@@ -75,11 +78,14 @@ type Log struct {
 	changes, denials *journal
 }
 
-// place orders records. The log after a restore of old data repeats indexes, in a later term.
+// place orders records. After older data was put back, the log repeats indexes and terms.
 type place struct {
 	term, index         uint64
 	position, operation int
 }
+
+// endOf returns a place behind all records of a log entry.
+func endOf(term, index uint64) place { return place{term, index, math.MaxInt, math.MaxInt} }
 
 func (r *Record) place() place { return place{r.Term, r.Index, r.Position, r.Operation} }
 

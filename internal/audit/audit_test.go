@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,8 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func config(t *testing.T) Config {
 	t.Helper()
 	return Config{
-		File: filepath.Join(t.TempDir(), "log", "audit.jsonl"), MaxBytes: 64 << 10, Files: 2, Member: "n1.1", Wall: func() time.Time { return time.UnixMilli(1_000).UTC() },
-		Log: slog.New(slog.DiscardHandler), Lost: func(int) { t.Error("a line is lost") }, Dropped: func(int) { t.Error("a denial is dropped") },
+		File: filepath.Join(t.TempDir(), "log", "audit.jsonl"), MaxBytes: 64 << 10, Files: 2, Member: "n1.1", LastTerm: math.MaxUint64,
+		Wall: func() time.Time { return time.UnixMilli(1_000).UTC() },
+		Log:  slog.New(slog.DiscardHandler), Lost: func(int) { t.Error("a line is lost") }, Dropped: func(int) { t.Error("a denial is dropped") },
 		Deadline: time.Minute, Exit: func(err error) { t.Error(err) },
 	}
 }
@@ -252,6 +254,32 @@ func TestSameIndexInALaterTermIsRecorded(t *testing.T) {
 	}
 	if found := records(t, c.File); len(found) != 4 {
 		t.Errorf("%d lines", len(found))
+	}
+}
+
+// After an older copy of the data was put back, the log goes on from a place before the last record. What it already had then is not recorded again.
+func TestRecordsOfALogThatWasReplacedDoNotCount(t *testing.T) {
+	c := config(t)
+	apply := func(term, index uint64) {
+		o := outcome(index, fsm.Result{Code: fsm.CodeOK}, set("k"))
+		o.Term = term
+		l := open(t, c)
+		l.Applied(o)
+		closeLog(t, l)
+	}
+	apply(5, 90)
+	apply(8, 5000)
+	c.LastTerm, c.LastIndex = 5, 100
+	apply(5, 90) // the log is applied again up to its end
+	apply(6, 101)
+	c.LastTerm, c.LastIndex = 6, 101
+	apply(6, 101)
+	var places []uint64
+	for _, r := range records(t, c.File) {
+		places = append(places, r.Term, r.Index)
+	}
+	if want := []uint64{5, 90, 8, 5000, 6, 101}; !slices.Equal(places, want) {
+		t.Errorf("%d, want %d", places, want)
 	}
 }
 

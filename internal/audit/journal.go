@@ -25,6 +25,11 @@ func openJournal(config Config) (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
+	if end := endOf(config.LastTerm, config.LastIndex); end.before(last) {
+		config.Log.Warn("the audit log goes beyond the log of this member: older data was put back. Entries after the end of its log are recorded",
+			"file", config.File, "term", end.term, "index", end.index)
+		last = end
+	}
 	j := &journal{config: config, files: opened, last: last, queue: make(chan Record, maxQueue)}
 	j.done.Go(j.write)
 	return j, nil

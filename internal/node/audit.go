@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 	"holdfast/internal/audit"
 )
@@ -22,16 +23,20 @@ func (a *audited) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	a.Observer.Applied(outcome, tags)
 }
 
-// openAudit opens the audit log, when there is to be one.
-func openAudit(config *Config, member string) (*audit.Log, error) {
+// openAudit opens the audit log, when there is to be one. The stores are those of the member.
+func openAudit(config *Config, member string, stores *raftlog.Stores) (*audit.Log, error) {
 	if config.Audit.File == "" {
 		return nil, nil
 	}
 	lost := prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_audit_lost_total", Help: "Lines of the audit log that could not be written."})
 	dropped := prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_audit_denials_dropped_total", Help: "Lines about denied commands that were left out of the audit log because too many waited."})
 	config.Registry.MustRegister(lost, dropped)
+	term, index, err := stores.LastEntry()
+	if err != nil {
+		return nil, err
+	}
 	log := config.Audit
-	log.Member = member
+	log.Member, log.LastTerm, log.LastIndex = member, term, index
 	log.Wall, log.Log, log.Lost = time.Now, config.Log, func(lines int) { lost.Add(float64(lines)) }
 	log.Dropped = func(lines int) { dropped.Add(float64(lines)) }
 	log.Deadline, log.Exit = config.Timing.DiskDeadline, config.Exit

@@ -130,7 +130,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	if err != nil {
 		return nil, err
 	}
-	trail, err := openAudit(&config, string(identity.RaftID()))
+	trail, err := openAudit(&config, string(identity.RaftID()), &stores)
 	if err != nil {
 		return nil, err
 	}
