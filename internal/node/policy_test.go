@@ -1,0 +1,23 @@
+package node
+
+import "testing"
+
+// A content counts when two reads in a row found it, and once. So a file that is being written does not count, nor one that was unreadable in between.
+func TestContentCountsWhenItIsSettled(t *testing.T) {
+	const unreadable = "-"
+	var w contentWatch
+	for i, read := range []struct {
+		content string
+		changed bool
+	}{
+		{"a", false}, {"a", true}, {"a", false}, {"a", false},
+		{"half", false}, {"whole", false}, {"whole", true}, {"whole", false},
+		{"b", false}, {unreadable, false}, {"b", false}, {"b", true},
+		{"half", false}, {"b", false}, {"b", false},
+		{"", false}, {"", true}, {"", false},
+	} {
+		if got := w.changed([]byte(read.content), read.content != unreadable); got != read.changed {
+			t.Errorf("read %d of %q: changed is %t", i, read.content, got)
+		}
+	}
+}
