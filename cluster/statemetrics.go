@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"slices"
+
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -23,6 +25,12 @@ func RegisterState(registry prometheus.Registerer, node *Node) {
 	gauge("holdfast_members", "Members of the cluster.", func(s Status) float64 { return float64(len(s.Servers)) })
 	gauge("holdfast_voters", "Members that vote.", func(s Status) float64 { return float64(countVoters(s.Servers)) })
 	gauge("holdfast_members_answering", "Members, this one included, that answered when they were last asked.", func(Status) float64 { return float64(node.memberWatch.peers.Answering()) })
+	gauge("holdfast_voters_answering", "Members that vote and answered when they were last asked, this one included if it votes.", func(s Status) float64 {
+		return float64(countVoters(slices.DeleteFunc(slices.Clone(s.Servers), func(server raft.Server) bool {
+			_, answers := node.memberWatch.peers.Of(server.ID)
+			return !answers && server.ID != s.ID
+		})))
+	})
 	gauge("holdfast_clock_offset_seconds", "How far this node's clock is ahead of the cluster's; 0 until a majority of the voters has answered a poll.", func(Status) float64 {
 		offset, _ := node.ClockOffset()
 		return offset.Seconds()
