@@ -9,22 +9,23 @@ import (
 )
 
 const (
-	// sessionWait bounds how long publishing waits for the node's own session. It is well below the time after which a leader without its broker
-	// hands over, because publishing is down meanwhile.
+	// sessionWait bounds how long publishing waits for the node's own session. Nothing is published meanwhile, and a leader that cannot publish transfers its
+	// leadership after a while. So sessionWait is well below that time.
 	sessionWait = time.Second
-	// sessionWaitStep is the interval at which await checks whether a request waits for room.
+	// sessionWaitStep is the interval at which await checks whether a request waits for room in the pending request buffer.
 	sessionWaitStep = 50 * time.Millisecond
 )
 
-// sessionAwaiter makes publishing wait for the node's own session.
+// sessionAwaiter makes publishing wait until the node's own session receives requests again (publish.Environment.AwaitSession).
 type sessionAwaiter struct {
 	barrier *ingest.Barrier
-	blocked func() bool // whether a request waits for room; then no probe is read, and room comes from publishing alone
-	without func()      // counts that publishing goes on without the session
+	blocked func() bool // whether a request waits for room; then this node reads no probe from the broker, and only publishing makes room
+	without func()      // counts each time that publishing goes on without the session
 	log     *slog.Logger
 }
 
-// await waits for sessionWait at most, until a probe that was sent no earlier than moment has returned. It ends early when a request waits for room.
+// await waits until a probe (a message that this node sends to itself through the broker) has returned that was sent at moment or later. It waits for
+// sessionWait at most, and returns early when a request waits for room.
 func (a *sessionAwaiter) await(ctx context.Context, moment time.Time) {
 	waiting, cancel := context.WithTimeout(ctx, sessionWait)
 	defer cancel()

@@ -17,7 +17,7 @@ func (f *Front) BrokerDownFor() time.Duration {
 	return silence
 }
 
-// Ready returns nil when requests come from the broker and there is room for them, else what is wrong.
+// Ready returns nil if the ingest sessions are up and the pending request buffer has dropped no request lately. Otherwise the error says what is wrong.
 func (f *Front) Ready() error {
 	if err := f.session.Err(); err != nil {
 		return err

@@ -25,23 +25,24 @@ type Config struct {
 
 	role.Config
 
-	// SessionExpiry is the session expiry of the ingest sessions, in whole seconds. A request that may have been queued in a session for longer is not executed.
+	// SessionExpiry is the session expiry of the ingest sessions (by which a node receives requests), in whole seconds. A request that may have been queued
+	// in a session for longer is not executed.
 	SessionExpiry time.Duration
-	// DefaultExpiry stands for the message expiry of a request that has none.
+	// DefaultExpiry is used in place of the message expiry for a request that has none.
 	DefaultExpiry time.Duration
 	MaxExpiry     time.Duration // bounds DefaultExpiry and the message expiry of each request
 	// ProbeInterval is how often a node sends a probe: a message to itself through the broker.
 	ProbeInterval  time.Duration
-	KeepAlive      time.Duration // of MQTT, in whole seconds
+	KeepAlive      time.Duration // the MQTT keep alive, in whole seconds
 	ConnectTimeout time.Duration // bounds a connection attempt
-	BackoffMin     time.Duration // first delay between attempts to connect; it doubles, and jitter takes away up to half of it
+	BackoffMin     time.Duration // first delay between two attempts to connect; each later one is twice as long, and jitter takes away up to half of each
 	BackoffMax     time.Duration // longest delay
 
-	PublishingConnections int // publishing connections
-	Window                int // unacknowledged messages on each
+	PublishingConnections int // number of publishing connections, on which a leader publishes replies and notifications
+	Window                int // most unacknowledged messages on each of them
 	// QueueNotifications bounds the notifications that wait on one publishing connection; beyond it the oldest are dropped.
 	QueueNotifications int
-	QueueBytes         int // bounds the keys and values of these notifications; a single larger one is kept
+	QueueBytes         int // bounds the bytes of the keys and values of these notifications; a single larger notification is kept
 }
 
 // StaticPassword is a Password that does not change.
@@ -49,7 +50,7 @@ func StaticPassword(password string) func() []byte {
 	return func() []byte { return []byte(password) }
 }
 
-// DefaultConfig returns the defaults. Node and Addresses must be set; Username, Password and Identity may be.
+// DefaultConfig returns the defaults. The caller must set Node and Addresses, and may set Username, Password and Identity.
 func DefaultConfig() Config {
 	return Config{
 		Cluster: "holdfast", SessionExpiry: time.Minute, ProbeInterval: time.Second,
@@ -60,8 +61,9 @@ func DefaultConfig() Config {
 	}
 }
 
-// decoder returns the decoder of requests. Margin is how long the dedup table keeps an outcome after the request has expired. In that time the client may send
-// a copy (DedupMargin), and the copy may wait in a session's queue (SessionExpiry) and at the leader (MaxWait).
+// decoder returns the decoder of requests. Margin is how long the dedup table (the outcomes of recent requests, by identity) keeps an outcome after the
+// request has expired. In that time the client may send a copy (DedupMargin), and the copy may wait in a session's queue (SessionExpiry) and at the leader
+// (MaxWait).
 func (c *Config) decoder() wire.Decoder {
 	return wire.Decoder{
 		Identity: c.Identity, DefaultExpiry: c.DefaultExpiry, MaxExpiry: c.MaxExpiry,

@@ -1,4 +1,4 @@
-// Package mqttfront is the MQTT side of a node: requests in, commands out; replies and notifications back.
+// Package mqttfront is the MQTT side of a node: it turns requests into commands, and publishes replies and notifications.
 //
 // With cluster.ingest: everywhere, every node receives every request by its own ingest session (package ingest). With
 // cluster.ingest: leader, only the leader receives them. Package wire decodes requests and encodes replies.

@@ -37,22 +37,23 @@ type Front struct {
 
 	store         role.Store
 	hasStore      chan struct{} // closed when there is a store
-	stopAdmitting func()        // makes the receiver admit no further request; may be called again
+	stopAdmitting func()        // stops the receiver from admitting requests; further calls do nothing
 
 	dispatcher *role.Dispatcher
 	receiver   *role.Receiver
 	clients    *role.Clients
 	barrier    *ingest.Barrier
 	session    *ingest.NodeSession
-	// newLeaderSession is nil if each node's own session receives requests (cluster.ingest is everywhere).
+	// newLeaderSession creates the session by which the leader receives requests. It is nil with cluster.ingest: everywhere, where each node's own session
+	// receives them.
 	newLeaderSession func() *ingest.LeaderSession
-	leaderSession    atomic.Pointer[ingest.LeaderSession] // nil while there is none
+	leaderSession    atomic.Pointer[ingest.LeaderSession] // the session that newLeaderSession created for this leadership; nil if there is none
 	disconnects      *broker.Feed
 	outbox           *publish.Outbox
 	mirror           *mirror.Mirror
 }
 
-// New returns a front end for a store, which may be given later by SetStore: the store needs the front end, too.
+// New returns a front end without a store. SetStore gives it the store later, because the store needs a front end when it is created.
 func New(config Config, env Environment) (*Front, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -92,7 +93,7 @@ func (f *Front) newConnections(env Environment) {
 		f.newLeaderSession = func() *ingest.LeaderSession {
 			return ingest.NewLeaderSession(&sessions, &outside, f.receiver, f.barrier, f.store.ClusterClock, f.store.Confirm)
 		}
-		awaitSession = func(context.Context, time.Time) {} // the broker keeps the requests for the leader's session: no other node has to
+		awaitSession = func(context.Context, time.Time) {} // nothing to wait for: the broker keeps the requests for the leader's session
 	}
 	f.session = ingest.NewNodeSession(&sessions, &outside, f.receiver, f.barrier, !config.IngestAtLeader)
 	f.outbox = publish.NewOutbox(publish.Config{
@@ -126,13 +127,13 @@ func (f *Front) Run(ctx context.Context) {
 	workers.Wait()
 }
 
-// DisconnectFeedErr returns the last error of the feed of client disconnects, if that was within the last 2 * (BackoffMax + ConnectTimeout): watches of clients that
-// disconnect do not end meanwhile. Otherwise, and if the broker has no driver, it returns nil.
+// DisconnectFeedErr returns the last error of the feed of client disconnects if it is at most 2 * (BackoffMax + ConnectTimeout) old, and nil otherwise.
+// Without a driver it is always nil. While the feed fails, the watches of clients that disconnect do not end.
 func (f *Front) DisconnectFeedErr() error {
 	return f.disconnects.Err(2 * (f.config.BackoffMax + f.config.ConnectTimeout))
 }
 
-// Mirror returns what publishes the mirrors.
+// Mirror returns the publisher of the mirrors: keys whose values the leader publishes as retained messages.
 func (f *Front) Mirror() *mirror.Mirror { return f.mirror }
 
 // Serving reports whether this node leads, and new requests are proposed on arrival.

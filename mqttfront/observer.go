@@ -6,7 +6,7 @@ import (
 	"holdfast/fsm"
 )
 
-// What the store tells and asks of a front end.
+// The methods below implement cluster.Observer: what the store reports to the front end, and what it asks the front end for.
 
 // Applied implements the store's observer.
 func (f *Front) Applied(outcome *fsm.EntryOutcome, tags []any) {

@@ -8,8 +8,8 @@ import (
 	"holdfast/mqttfront/role"
 )
 
-// Serve implements the leader's part: it takes over the publishing connections, answers what the last leader left unanswered,
-// and then whatever comes, until the context ends. The error says why it ended.
+// Serve implements the store's observer: it does the leader's work in one leadership. It takes over the publishing connections, answers the requests that
+// earlier leaders left unanswered, and then serves new requests, until the context ends. The error is the context's cause.
 func (f *Front) Serve(ctx context.Context, term uint64) error {
 	select {
 	case <-f.hasStore:

@@ -24,9 +24,9 @@ type Acks struct {
 	conn *Conn
 
 	mu    sync.Mutex
-	first uint64 // number of queue[0]
-	queue []pendingAck
-	out   []byte
+	first uint64       // number of queue[0]
+	queue []pendingAck // messages without a PUBACK, in the order of arrival
+	out   []byte       // buffer for PUBACKs
 }
 
 type pendingAck struct {

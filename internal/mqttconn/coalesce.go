@@ -17,12 +17,12 @@ import (
 // message. It is not safe for concurrent reads.
 type coalescer struct {
 	net.Conn
-	reader *bufio.Reader // under TLS, which reads in small pieces; nil without TLS
+	reader *bufio.Reader // buffers reads for TLS, which reads in small pieces; nil without TLS
 	// beforeRead runs before each read from the socket. All complete packets of earlier reads have been processed then; the socket may hold
 	// more. It may call wait. It is set before the first read that it applies to; it is nil during the TLS handshake.
 	beforeRead func()
 
-	socket   syscall.RawConn  // nil where there is none
+	socket   syscall.RawConn  // nil if the connection is not a *net.TCPConn
 	delay    time.Duration    // the coalescing delay
 	timer    *time.Timer      // of the wait
 	waited   bool             // wait delayed the current read; adapt resets it
@@ -100,7 +100,7 @@ func (r socketReader) Read(p []byte) (int, error) {
 const (
 	// writePiece is how many bytes one call writes to the network at most.
 	writePiece = 64 << 10
-	// minBlockedWrite is how long a write takes at least that waits for room in the socket's buffer.
+	// minBlockedWrite is the duration from which a write counts as blocked: it has waited for room in the socket's buffer.
 	minBlockedWrite = time.Millisecond
 )
 
@@ -145,7 +145,7 @@ func (c *coalescer) wait(most time.Duration, wake <-chan struct{}) {
 	c.setLowWater(1)
 }
 
-// adapt changes the delay by how much a read found.
+// adapt adjusts the delay to the number of bytes that a delayed read found.
 func (c *coalescer) adapt(n int, filled bool) {
 	c.more = filled
 	switch {

@@ -11,8 +11,8 @@ import (
 // maxRemainingLength is the largest length that MQTT can express.
 const maxRemainingLength = 1<<28 - 1
 
-// PublishSize returns the size of the packet on the wire, which is what a Maximum Packet Size counts. It returns false when
-// the packet cannot be encoded at all: paho would cut a long string short without a word.
+// PublishSize returns the size of the packet on the wire, which is what a Maximum Packet Size counts. It returns false if
+// the packet cannot be encoded at all. paho's encoder would truncate a long string without an error.
 func PublishSize(p *packets.Publish) (int, bool) {
 	properties, ok := propertiesSize(p.Properties)
 	size := remainingLength(p, properties)
@@ -132,7 +132,7 @@ func appendText[T ~string | ~[]byte](dst []byte, text T) []byte {
 	return append(binary.BigEndian.AppendUint16(dst, uint16(len(text))), text...)
 }
 
-// ReadPacket is paho's, with a bound on the whole packet that is checked before anything is allocated.
+// ReadPacket is paho's ReadPacket with a limit: it checks the size of the whole packet before it allocates anything.
 func ReadPacket(r *bufio.Reader, limit int) (*packets.ControlPacket, error) {
 	if _, _, err := peekHeader(r, limit); err != nil {
 		return nil, err

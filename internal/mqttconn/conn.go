@@ -36,7 +36,7 @@ type Receiver struct {
 	CoalescingDelay func() time.Duration
 }
 
-// Message is what was received.
+// Message is a received PUBLISH.
 type Message struct {
 	*paho.Publish
 	// Size is the size in bytes of the packet and of the copy of its text, which the strings and byte slices of the message point into. It does not count the
@@ -46,9 +46,9 @@ type Message struct {
 	Redelivered bool
 }
 
-// Conn wraps a connection for paho's client: messages go to the Receiver, and the PUBACKs that it takes. Everything else goes to the client. No received
-// packet may be larger than Receiver.MaxPacket. Writes are buffered. The flusher sends them after each packet, or after the reader's coalescing delay. Paho
-// locks a connection that is a sync.Locker for each packet.
+// Conn wraps a connection for paho's client. Messages, and the PUBACKs that the Receiver takes, go to the Receiver. Everything else goes to the client. No
+// received packet may be larger than Receiver.MaxPacket. Writes are buffered. A goroutine, the flusher, sends them after each packet, or after the reader's
+// coalescing delay (Receiver.CoalescingDelay). Paho locks a connection that is a sync.Locker for each packet.
 type Conn struct {
 	net.Conn // the interface: an embedded *net.TCPConn would let writev and ReadFrom bypass Write
 	receiver Receiver
@@ -57,7 +57,7 @@ type Conn struct {
 	unread   int   // bytes of the current packet that paho's client has not read yet; owned by the goroutine that reads
 	broken   error // the first read error; all later reads return it
 
-	received atomic.Uint64 // messages and PUBACKs that paho's client does not see
+	received atomic.Uint64 // number of messages and PUBACKs that the Receiver has taken
 	handling atomic.Bool   // Receiver.Publish is running
 
 	writing sync.Mutex // held for one packet
@@ -65,14 +65,14 @@ type Conn struct {
 	mu       sync.Mutex
 	more     sync.Cond // the flusher waits for bytes
 	room     sync.Cond // a writer waits for room
-	out      []byte
-	spare    []byte
-	delaying bool // the reader waits for the coalescing delay; the flusher is woken when that ends
+	out      []byte    // buffered, not yet sent
+	spare    []byte    // buffer for the next out
+	delaying bool      // the reader waits for the coalescing delay; the flusher is woken when that ends
 	err      error
 	closed   bool
 	hurried  bool // Hurry was called during the write in progress
 
-	flushed   chan struct{}
+	flushed   chan struct{} // closed when the flusher has ended
 	closeOnce sync.Once
 	closeErr  error
 }
@@ -196,7 +196,7 @@ func (c *Conn) setDelaying(delaying bool) {
 	}
 }
 
-// Read returns the bytes of the packets that the Receiver does not take. One goroutine calls it, of paho's client.
+// Read returns the bytes of the packets that the Receiver does not take. Only the reading goroutine of paho's client calls it.
 func (c *Conn) Read(p []byte) (int, error) {
 	for c.unread == 0 {
 		if c.broken == nil {
@@ -214,7 +214,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// nextPacket gives a PUBLISH, or a PUBACK of the receiver's, to the receiver. It leaves any other packet to Read.
+// nextPacket passes the next packet to the Receiver if it is a PUBLISH, or a PUBACK that the Receiver takes. It leaves any other packet to Read.
 func (c *Conn) nextPacket() error {
 	header, size, err := peekHeader(c.reader, c.receiver.MaxPacket)
 	if err != nil {

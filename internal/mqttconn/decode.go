@@ -13,7 +13,7 @@ import (
 // errMalformed says that a packet is not what MQTT 5 allows, or not what was asked of the broker.
 var errMalformed = errors.New("mqtt: malformed packet")
 
-// maxPuback is as much of a PUBACK as is looked at. Its header, packet id and reason code have at most 8 bytes; properties follow.
+// maxPuback is how many bytes of a PUBACK are read ahead for parsePuback. Its header, packet id and reason code have at most 8 bytes; properties follow.
 const maxPuback = 16
 
 // parsePuback reads the beginning of a PUBACK. The packet begins with its fixed header, of headerSize bytes.
@@ -27,7 +27,7 @@ func parsePuback(packet []byte, headerSize int) (id uint16, reason byte, ok bool
 	return binary.BigEndian.Uint16(packet[headerSize:]), reason, true
 }
 
-// received is a message with its parts of a fixed size, so that they are one allocation.
+// received holds a message and its parts of fixed size, so that all of them are one allocation.
 type received struct {
 	publish    paho.Publish
 	properties paho.PublishProperties
@@ -84,7 +84,7 @@ const duplicate = 1 << 3
 // kept: what a broker stamps on a message comes last.
 const maxUserProperties = 1000
 
-// parseProperties reads the properties up to the end of the cursor's bytes, of which text is a copy.
+// parseProperties reads the properties up to the end of the cursor's body. text is a copy of that body.
 func (m *received) parseProperties(c *cursor, text string) {
 	p := &m.properties
 	p.User = m.user[:0]
@@ -120,7 +120,7 @@ func (m *received) parseProperties(c *cursor, text string) {
 	}
 }
 
-// cursor reads the fields of a packet. The first fault sticks.
+// cursor reads the fields of a packet. After the first malformed field, bad stays true.
 type cursor struct {
 	body []byte
 	at   int
@@ -158,7 +158,7 @@ func (c *cursor) uint32() uint32 {
 	return 0
 }
 
-// bytes reads a field with its length before it. An empty one is not nil.
+// bytes reads a field that begins with its length, in two bytes. It returns nil only for a malformed field, not for an empty one.
 func (c *cursor) bytes() []byte { return c.next(int(c.uint16())) }
 
 // length reads a variable byte integer.

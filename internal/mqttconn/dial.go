@@ -60,7 +60,7 @@ func validPort(port string) bool {
 	return err == nil && number > 0
 }
 
-// Dialer connects to the first of several addresses that answers, beginning with the one that did last. It is safe for concurrent use.
+// Dialer connects to the first of several addresses that answers, beginning with the one that answered last. It is safe for concurrent use.
 type Dialer struct {
 	Addresses []Address
 	TLS       *tls.Config // for addresses with TLS
@@ -92,14 +92,15 @@ func (d *Dialer) Dial(ctx context.Context) (net.Conn, error) {
 	return nil, errors.Join(failures...)
 }
 
-// Next makes the next Dial begin with another address: the one that answered does not serve.
+// Next makes the next Dial begin with another address. Callers use it if a broker accepts the network connection but does not work otherwise.
 func (d *Dialer) Next() {
 	if len(d.Addresses) > 0 {
 		d.first.Store((d.first.Load() + 1) % uint32(len(d.Addresses)))
 	}
 }
 
-// dial connects to one address. While others are left it takes no more than its share of the time.
+// dial connects to one address. It takes at most Timeout, and at most 1/left of the time until the deadline. left is the number of addresses
+// that are not tried yet, this one included.
 func (d *Dialer) dial(ctx context.Context, address Address, left int) (net.Conn, error) {
 	timeout := d.Timeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -132,7 +133,7 @@ func (d *Dialer) dial(ctx context.Context, address Address, left int) (net.Conn,
 	return secure, nil
 }
 
-// config returns the TLS configuration for an address, with the host's name as the one to verify where none is set; nil without TLS.
+// config returns the TLS configuration for an address, or nil without TLS. If the configuration has no ServerName, it sets the host of the address.
 func (d *Dialer) config(address Address) (*tls.Config, error) {
 	if !address.TLS {
 		return nil, nil

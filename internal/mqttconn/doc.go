@@ -6,6 +6,7 @@
 //   - Publisher is a connection that only publishes, fast, and reports every PUBACK.
 //   - Dialer tries several addresses in turn.
 //
-// Locks are taken in this order: Acks.mu, writing of Pinger.Run (only tried), Conn.writing, Conn.mu. Publisher.mu is held alone.
+// Locks are taken in this order: Acks.mu, the local mutex writing of Pinger.Run (only by TryLock), Conn.writing, Conn.mu. Publisher.mu is
+// held alone.
 // A Receiver is called without a lock.
 package mqttconn

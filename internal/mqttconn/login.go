@@ -38,7 +38,7 @@ func (l *Login) Publisher(ctx context.Context, clientID string) (*Publisher, err
 	return publisher, err
 }
 
-// errHandshake says that there was a connection, and no session on it.
+// errHandshake says that the network connection was made, but the MQTT handshake on it failed.
 var errHandshake = errors.New("connect")
 
 // TryPublisher is Publisher, but keeps the dialer's address when the handshake fails: for an attempt whose failure does not show that the broker is down.

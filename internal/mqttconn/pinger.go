@@ -35,7 +35,7 @@ func (p *Pinger) Run(ctx context.Context, conn net.Conn, keepAlive uint16) error
 		last := received()
 		pings.Go(func() {
 			if !writing.TryLock() {
-				return // the last one is still on its way
+				return // the last PINGREQ is still being written
 			}
 			defer writing.Unlock()
 			_, _ = packets.NewControlPacket(packets.PINGREQ).WriteTo(conn) // the reader sees a broken connection, too

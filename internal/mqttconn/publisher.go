@@ -56,34 +56,34 @@ const (
 	ackDelay = 5 * time.Millisecond
 )
 
-// Publisher is a connection that only publishes, at QoS 1, and tells what becomes of each message. It has no session: what is
-// in flight when it ends is reported as such, and the caller decides. It is safe for concurrent use.
+// Publisher is a connection that only publishes, at QoS 1, and reports what becomes of each message. It keeps no session: a message that
+// is in flight when the connection ends is reported with an error, and the caller decides what to do. It is safe for concurrent use.
 type Publisher struct {
 	conn          net.Conn
 	coalesce      *coalescer
 	delayNextRead bool // the next read is delayed so that PUBACKs gather; owned by the goroutine that reads
 	reader        *bufio.Reader
-	maxPacket     int
+	maxPacket     int         // see MaxPacket
 	records       bool        // the connection is TLS: each write begins a record
 	ids           chan uint16 // free packet ids; their total is the in-flight window, at most the broker's Receive Maximum
 	received      atomic.Uint64
-	expedited     atomic.Bool // PUBACKs do not gather
-	// starved has a value when Publish found no packet id: PUBACKs are read at once.
+	expedited     atomic.Bool // the coalescing delay for PUBACKs is off
+	// starved has an element when Publish found no free packet id. It ends the coalescing delay for PUBACKs.
 	starved chan struct{}
 
 	mu      sync.Mutex
 	more    sync.Cond // the writer waits for bytes
 	room    sync.Cond // Publish waits for room
 	out     []byte
-	bounds  []int // positions in out at which a new record begins
-	spare   []byte
-	flight  []func(reason byte, err error) // by packet id
+	bounds  []int                          // positions in out at which a new record begins
+	spare   []byte                         // buffer for the next out
+	flight  []func(reason byte, err error) // the done callbacks of the messages in flight, by packet id
 	err     error
 	polite  bool // send what is buffered before closing
 	sending bool // one goroutine writes to the network
 
-	down    chan struct{} // closed when it begins to end
-	ended   chan struct{} // closed when it has ended
+	down    chan struct{} // closed when err is set
+	ended   chan struct{} // see Done
 	workers sync.WaitGroup
 }
 
@@ -174,7 +174,7 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 		case p.starved <- struct{}{}:
 		default:
 		}
-		p.Flush() // else those in flight never come back
+		p.Flush() // otherwise the buffered messages, which hold ids, are never acknowledged
 	}
 	select {
 	case id = <-p.ids:
@@ -214,13 +214,13 @@ func (p *Publisher) StartRecord() {
 }
 
 // Flush sends what was published. Without it a message may wait until more than flushAt bytes are buffered. Flush itself
-// writes, unless another goroutine is writing: waking one costs more. So while the broker does not read, Flush blocks until the
+// writes, unless another goroutine is writing: waking the writer would cost more. So while the broker does not read, Flush blocks until the
 // connection ends.
 func (p *Publisher) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sending || p.err != nil || len(p.out) == 0 {
-		return // who sends goes on while there is something
+		return // the goroutine that is sending, or the writer, sends what was buffered meanwhile
 	}
 	if p.sendLocked(); len(p.out) > 0 || p.err != nil {
 		p.more.Signal()
@@ -237,7 +237,7 @@ func (p *Publisher) Err() error {
 	return p.err
 }
 
-// Done is closed when the connection has ended and every done was called.
+// Done returns a channel that is closed when the connection has ended and the done callback of every message was called.
 func (p *Publisher) Done() <-chan struct{} { return p.ended }
 
 // Close sends what is buffered and a DISCONNECT, for at most closeGrace, and waits until the connection has ended. It does not wait for PUBACKs: messages in
@@ -257,7 +257,7 @@ func (p *Publisher) Abort() {
 // Stop is Abort without the wait.
 func (p *Publisher) Stop() { p.fail(ErrClosed, false) }
 
-// finish tells those in flight that the connection has ended.
+// finish waits until the connection has ended, and reports the error to the messages in flight.
 func (p *Publisher) finish() {
 	p.workers.Wait()
 	for _, done := range p.flight {
@@ -268,6 +268,7 @@ func (p *Publisher) finish() {
 	close(p.ended)
 }
 
+// fail begins the end of the connection, and does nothing if that has begun. If polite, buffered bytes and a DISCONNECT are still sent.
 func (p *Publisher) fail(err error, polite bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -285,7 +286,7 @@ func (p *Publisher) fail(err error, polite bool) {
 	p.room.Broadcast()
 }
 
-// write sends what Flush has left, until the connection ends.
+// write sends what Flush did not send, until the connection ends.
 func (p *Publisher) write() {
 	defer func() { _ = p.conn.Close() }() // ends the reader, too
 	p.mu.Lock()
@@ -381,8 +382,8 @@ func (p *Publisher) read() {
 	}
 }
 
-// bufferedAcks reads the PUBACKs that are there, without paho's decoder and its allocations; it waits for the first packet,
-// and returns none when that is another.
+// bufferedAcks waits for a packet. If that is a PUBACK, bufferedAcks returns it and the PUBACKs that are buffered after it. Otherwise it
+// returns none. It does without paho's decoder, which allocates.
 func (p *Publisher) bufferedAcks(acks []puback) []puback {
 	for len(acks) == 0 || p.reader.Buffered() >= 4 {
 		header, err := p.reader.Peek(2)

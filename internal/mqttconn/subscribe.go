@@ -15,8 +15,8 @@ func CheckReasons(suback *paho.Suback, subscriptions []paho.SubscribeOptions) er
 	return nil
 }
 
-// Subscribe subscribes, and checks that each subscription was granted with the QoS that it asks for. It ends with the connection: paho's own would
-// wait for its timeout.
+// Subscribe subscribes, and checks that each subscription was granted with the QoS that it asks for. It returns when the connection ends: paho's
+// Subscribe alone would wait for its timeout.
 func Subscribe(ctx context.Context, client *paho.Client, subscriptions ...paho.SubscribeOptions) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

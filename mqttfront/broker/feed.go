@@ -30,7 +30,7 @@ func NewFeed(driver Driver, pause func(context.Context), dropped func(), log *sl
 	return &Feed{driver: driver, pause: pause, dropped: dropped, log: log, disconnects: make(chan Disconnect, maxDisconnects)}
 }
 
-// healthyWatch separates watches that worked from failed attempts: the end of a watch that lasted longer is logged as a new failure.
+// healthyWatch is the duration above which a call of WatchDisconnects counts as one that worked: its end is logged as a new failure.
 const healthyWatch = time.Minute
 
 // Run watches disconnects until the context ends.
@@ -58,8 +58,8 @@ func (f *Feed) Run(ctx context.Context) {
 // Disconnects returns the channel of the disconnects. One goroutine at a time may receive from it.
 func (f *Feed) Disconnects() <-chan Disconnect { return f.disconnects }
 
-// Err returns the error of the last failed attempt to watch, if that failed at most within ago, even if the feed works again. Otherwise it
-// returns nil.
+// Err returns the error of the last failed attempt to watch, if it failed within the given duration, and otherwise nil. It returns the error
+// also while the feed works again.
 func (f *Feed) Err(within time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,7 +69,7 @@ func (f *Feed) Err(within time.Duration) error {
 	return fmt.Errorf("client-disconnect feed unavailable: %w", f.err)
 }
 
-// add queues a disconnect, in the place of the oldest one if there is no room.
+// add queues a disconnect. If there is no room, it drops the oldest one.
 func (f *Feed) add(d Disconnect) {
 	for {
 		select {

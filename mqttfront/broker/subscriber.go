@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// maxSubscriptions bounds the subscriptions that wait to be made; beyond it the next ones are not made.
+	// maxSubscriptions bounds the subscriptions that wait to be made; while so many wait, new ones are dropped.
 	maxSubscriptions = 1024
 	// subscribeTimeout bounds one call of a driver's SubscribeNotifications.
 	subscribeTimeout = 2 * time.Second

@@ -1,7 +1,7 @@
 // Package embedded is an MQTT broker inside the process, for trials and demonstrations. It uses mochi-mqtt.
 //
-// It is also its own Driver, and the one that provides most: it stamps requests with their publisher, reports disconnects, disconnects clients, and delivers
-// notifications to clients that did not subscribe to them, because some client libraries do not subscribe.
+// Broker is also its own broker.Driver, and provides more than the other drivers. It stamps requests with their publisher, reports disconnects, and
+// disconnects clients. It delivers notifications to clients that did not subscribe to them, because some client libraries do not subscribe.
 //
 // mochi v2.7.9 has faults that real clients meet. This package works around them with mochi's public hooks; each workaround has a comment and a test. The
 // workarounds have one cost: the broker does not respect a client's Receive Maximum.
@@ -47,13 +47,13 @@ type Broker struct {
 	server   *mqtt.Server
 	listener *listener
 	hook     *hook
-	base     int64 // ordinals of connections begin above it
-	ordinal  atomic.Int64
+	base     int64        // ordinals (the numbers of connections) begin above it
+	ordinal  atomic.Int64 // ordinal of the latest connection
 	closing  sync.Once
-	closed   error
+	closed   error // result of Close
 
 	mu        sync.Mutex
-	observers ordered.Set[*func(broker.Disconnect)]
+	observers ordered.Set[*func(broker.Disconnect)] // the callbacks of WatchDisconnects
 }
 
 const (

@@ -24,15 +24,15 @@ type hook struct {
 	mqtt.HookBase
 	nodes        nodeLogin
 	server       *mqtt.Server
-	nextOrdinal  func() int64
+	nextOrdinal  func() int64 // returns the ordinal of a new connection
 	disconnected func(clientID string, ordinal int64)
 	log          *slog.Logger
 
 	connections sync.Map // *mqtt.Client to *connection, from OnConnectAuthenticate to OnDisconnect
-	live        sync.Map // net.Conn to a channel that ended closes, from OnConnectAuthenticate on
+	live        sync.Map // net.Conn to a channel, from OnConnectAuthenticate until the method ended closes it
 	away        sync.Map // *mqtt.Client of a session without a connection, to an *atomic.Int64 with the size of its queued messages
 
-	sequence atomic.Int64 // of the last PUBLISH that was received
+	sequence atomic.Int64 // number of the last PUBLISH that was received
 	// gate orders publishes and the resumption of sessions. A publish holds it for reading, the resumption of a session for writing: a message that mochi routes
 	// between the old client of the session and the new one would be lost.
 	gate     sync.RWMutex

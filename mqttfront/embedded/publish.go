@@ -15,12 +15,13 @@ import (
 const (
 	notificationPrefix = "clients/statestore/v1/"
 	// ghostClient has a shared subscription to all notifications, so that mochi calls OnSelectSubscribers for them: it does that only for topics that a
-	// shared subscription matches. OnSelectSubscribers removes it again. No client can have this id, because MQTT forbids U+0000.
+	// shared subscription matches. OnSelectSubscribers removes the ghost from the message's subscribers. No client can have this id: MQTT forbids U+0000.
 	ghostClient = "\x00implicit"
 	ghostFilter = "$SHARE/holdfast/" + notificationPrefix + "+/+/command/notify/#"
 )
 
-// OnPublish takes gate for reading, and adds the stamps to requests. With CodeSuccessIgnore mochi does not route the message, but acknowledges it.
+// OnPublish takes gate for reading, and adds the broker's user properties to requests (stamp). After CodeSuccessIgnore mochi acknowledges the message, but
+// does not route it.
 func (h *hook) OnPublish(client *mqtt.Client, packet packets.Packet) (packets.Packet, error) {
 	h.gate.RLock()
 	c := h.connection(client)

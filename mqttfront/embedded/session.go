@@ -24,7 +24,7 @@ func (h *hook) OnSessionEstablish(client *mqtt.Client, packet packets.Packet) {
 	if !ok || packet.Connect.Clean {
 		return
 	}
-	// mochi resends in the order of uint16(Created). OnPublish has stored a sequence number there, which may be larger: it is replaced by the position.
+	// mochi resends in the order of uint16(Created). OnPublish has stored a sequence number there, which may exceed 16 bits. So Created becomes the position.
 	unacknowledged := old.State.Inflight.GetAll(false)
 	slices.SortFunc(unacknowledged, func(a, b packets.Packet) int { return cmp.Compare(a.Created, b.Created) })
 	for i := range unacknowledged {

@@ -46,7 +46,7 @@ func (d *Driver) Kick(ctx context.Context, publisher broker.Publisher) error {
 	return nil
 }
 
-// subscription is one of a client's, as EMQX's API has it.
+// subscription is one subscription of a client, as EMQX's API encodes it.
 type subscription struct {
 	Topic string `json:"topic"`
 	QoS   byte   `json:"qos"`
@@ -103,7 +103,7 @@ func (d *Driver) call(ctx context.Context, method, clientID, path string, body, 
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = response.Body.Close() }() // it was read as far as it is of interest
+	defer func() { _ = response.Body.Close() }() // all that matters was read
 	switch {
 	case response.StatusCode != http.StatusOK && response.StatusCode != http.StatusNoContent:
 		const most = 512
@@ -115,7 +115,7 @@ func (d *Driver) call(ctx context.Context, method, clientID, path string, body, 
 	case into == nil:
 		return true, nil
 	}
-	const most = 1 << 20 // of a client with thousands of subscriptions; more is an error
+	const most = 1 << 20 // bytes, enough for thousands of subscriptions; a longer answer is an error
 	if err := json.NewDecoder(io.LimitReader(response.Body, most)).Decode(into); err != nil {
 		return false, fmt.Errorf("the broker's API: %w", err)
 	}

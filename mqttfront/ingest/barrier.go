@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Barrier is a moment such that the node's own session has delivered every request that the broker received before it, except for those that were
-// lost with an earlier session. A probe that returns moves the barrier to the moment at which the probe was sent, because the broker keeps the
-// order of what it puts into one session.
+// Barrier is a moment. The ingest session has delivered every request that the broker received before it, except for those that were lost with an earlier
+// session. A probe is a message that a node sends to itself through the broker. When it returns, the barrier moves to the moment at which the probe was
+// sent, because the broker keeps the order of what it puts into one session.
 //
-// A request that another node received before the barrier, and that this node lacks, is missing here for good, and is taken from that node. A
+// A request that another node received before the barrier, and that this node lacks, will not arrive here any more. The leader takes it from that node. A
 // request that another node received later may still be in this node's session, behind earlier requests of the same client.
 //
 // All methods are safe for concurrent use.
@@ -25,7 +25,7 @@ type Barrier struct {
 // NewBarrier returns a barrier whose position is the zero time.
 func NewBarrier() *Barrier { return &Barrier{ask: make(chan struct{}, 1), moved: make(chan struct{})} }
 
-// Advance moves the barrier to a moment. It never moves back.
+// Advance moves the barrier to the moment at which a probe was sent. It never moves back.
 func (b *Barrier) Advance(sent time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,14 +53,14 @@ func (b *Barrier) state() (at time.Time, moved <-chan struct{}) {
 func (b *Barrier) HasReached(moment time.Time) bool { return reached(b.Position(), moment) }
 
 func reached(at, moment time.Time) bool {
-	const rounding = time.Microsecond // of the time in a probe
+	const rounding = time.Microsecond // a probe carries its time in whole microseconds
 	return !at.Add(rounding).Before(moment)
 }
 
-// Asked returns a channel that gives an element when a probe is to be sent now.
+// Asked returns the channel on which Await asks for a probe.
 func (b *Barrier) Asked() <-chan struct{} { return b.ask }
 
-// Await asks for a probe, and returns when one that was sent at a moment or after it has returned, or the context ends.
+// Await asks for a probe. It waits until a probe that was sent at a moment or after it has returned, or until the context ends.
 func (b *Barrier) Await(ctx context.Context, moment time.Time) {
 	select {
 	case b.ask <- struct{}{}:

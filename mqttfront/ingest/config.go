@@ -11,26 +11,26 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// MaxPacket is the largest packet in bytes that a node accepts from the broker, which is told of it: a request that is just over the
-// quota is still answered.
+// MaxPacket is the size in bytes of the largest packet that a node accepts from the broker. The CONNECT packet tells it to the broker. It is above
+// wire.MaxPayload, so that a request just over that still arrives and is answered with an error.
 const MaxPacket = wire.MaxPayload + 4<<20
 
 // SilenceLimit is how long the broker may say nothing, not even a probe, before this node counts as cut off from it.
 const SilenceLimit = 2 * time.Second
 
-// Config is what sessions need to know. All fields are set.
+// Config configures sessions. All fields must be set.
 type Config struct {
 	Cluster, Node string // prefixes of the MQTT client ids
-	// SessionExpiry is how long the broker keeps a session, and how old a request may be.
+	// SessionExpiry is how long the broker keeps a session without a connection. It also bounds the age of the requests that are executed.
 	SessionExpiry time.Duration
 	// ProbeInterval is how often a node sends itself a message through the broker.
 	ProbeInterval time.Duration
-	BackoffMin    time.Duration // between attempts to connect
-	BackoffMax    time.Duration
+	BackoffMin    time.Duration // shortest delay between attempts to connect
+	BackoffMax    time.Duration // longest delay
 }
 
-// ContactStore keeps the moment up to which the ingest session has delivered what the broker received, so that a restarted node
-// knows whether it may resume the session. The times are wall-clock times in milliseconds since the Unix epoch; 0 forbids to resume.
+// ContactStore keeps one moment across restarts: the ingest session has delivered all that the broker received before it. By this moment a restarted node
+// decides whether it may resume the session. It is wall-clock time, in milliseconds since the Unix epoch. 0 means that the node must not resume.
 type ContactStore interface {
 	Load() (wall int64, ok bool)
 	Save(wall int64) error
@@ -48,8 +48,8 @@ type Environment struct {
 	Metrics *Metrics
 }
 
-// Arrival says when a message came. BrokerAfter need not hold for a redelivered message. On the leader's session it is the time of the connection attempt
-// until a probe returns, and need not hold for a queued message.
+// Arrival says when a message arrived. BrokerAfter may be wrong for a redelivered message. On the leader's session it is the time of the connection
+// attempt until a probe returns, and may be wrong for a queued message, too.
 type Arrival struct {
 	At          time.Time
 	BrokerAfter time.Time // the broker received the message after this moment
@@ -65,9 +65,9 @@ type Handler interface {
 	Blocked() bool
 	// Flush is called when Receive has got everything that has come so far.
 	Flush()
-	// CoalescingDelay returns for how long what comes may gather before it is read.
+	// CoalescingDelay returns for how long messages may gather in the socket before they are read.
 	CoalescingDelay() time.Duration
-	// DropSince drops what came after a moment and is not executed yet: it is too old.
+	// DropSince drops the requests that arrived after a moment and are not executed yet: they may be too old.
 	DropSince(moment time.Time)
 	// SessionBegun is called when the broker has begun a new session, which does not deliver what it received before.
 	SessionBegun()

@@ -12,7 +12,8 @@ import (
 	"holdfast/internal/mqttconn"
 )
 
-// connect connects once, and receives until the connection ends. It returns the address of the broker, and why it ended.
+// connect connects once, and receives until the connection ends. It returns the address of the broker, and why the connection ended. The address is empty
+// if the attempt failed.
 func (s *session) connect(ctx context.Context) (broker string, err error) {
 	login := s.env.Login
 	dialing, cancel := context.WithTimeout(ctx, login.Timeout)
@@ -65,7 +66,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 		s.handler.SessionBegun()
 	}
 	subscribing := dialing
-	if connack.SessionPresent { // what waits in it may come first, and take its time
+	if connack.SessionPresent { // the session's queued messages may come before the SUBACK, and take long
 		subscribing = ctx
 		if s.shared {
 			s.setStatus(true, "connected")
@@ -76,20 +77,20 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	return network.RemoteAddr().String(), err
 }
 
-// subscribed notes that requests come from now on.
+// subscribed is called when the broker has acknowledged the subscriptions: the session is up.
 func (s *session) subscribed() {
 	s.status.setSubscribed()
 	s.setStatus(true, "connected")
 	s.env.Log.Info("broker session up", "client", s.clientID)
 }
 
-// errSessionKept says that the broker still had a session that was ended.
+// errSessionKept says that the broker still had the session that endSession had ended.
 var errSessionKept = errors.New("the broker kept a session that was ended: asking for a clean start")
 
-// endSession ends a session at the broker, by a connection with a clean start and without a session expiry. A connection without a clean start
-// follows it: Mosquitto writes no session to its disk that a clean start began, so what waits in it would be lost when the broker restarts.
+// endSession ends a session at the broker, by a connection with a clean start and without a session expiry. The next connection has no clean start.
+// Mosquitto does not save a session to disk that began with a clean start: the messages queued in it would be lost when the broker restarts.
 func (s *session) endSession(ctx context.Context) error {
-	publisher, err := s.env.Login.TryPublisher(ctx, s.clientID) // Run steps to the next address after a failure
+	publisher, err := s.env.Login.TryPublisher(ctx, s.clientID) // this keeps the dialer's address: Run steps to the next one after a failure
 	if err != nil {
 		return err
 	}

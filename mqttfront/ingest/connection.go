@@ -43,7 +43,7 @@ func (c *connection) close() {
 	_ = c.conn.Close()
 }
 
-// serve subscribes and stays until the connection or the context ends.
+// serve subscribes, sends probes, and returns when the connection or the context ends. The context subscribing bounds the wait for the SUBACK.
 func (c *connection) serve(ctx, subscribing context.Context) error {
 	subscriptions := []paho.SubscribeOptions{{Topic: c.probes.topic, QoS: 1, RetainHandling: 2}}
 	if c.carriesRequests {
@@ -84,8 +84,8 @@ func (c *connection) end(reason error) {
 // maxUnreturned is how many probes in a row the broker may acknowledge without a message on the session.
 const maxUnreturned = 10
 
-// errSubscriptionLost says that the broker lost the subscriptions of a session that is up. ejabberd may: an earlier connection that ends late takes the
-// subscriptions of the same client id with it.
+// errSubscriptionLost says that the broker lost the subscriptions of a session that is up. ejabberd does so when an earlier connection with the same
+// client id ends late: it removes the subscriptions of that client id.
 var errSubscriptionLost = errors.New("the broker acknowledges probes and delivers none: it has lost the subscription")
 
 // probeAcknowledged ends a connection whose subscriptions the broker has lost. A node's own session then starts clean, because requests were missed. Two
@@ -163,8 +163,8 @@ func (c *connection) markStale() {
 	}
 }
 
-// handleProbe handles a probe that returned. A stale probe makes the connection stale: the leader's session until a fresh probe returns; a node's own
-// session ends.
+// handleProbe handles a probe that returned. A stale probe is older than Config.SessionExpiry, a fresh one is not. After a stale probe the leader's
+// session is stale until a fresh probe returns; a node's own session ends.
 func (c *connection) handleProbe(payload []byte) {
 	sent, fresh, isProbe := c.probes.handle(payload)
 	if !isProbe {

@@ -8,9 +8,9 @@ import (
 	"holdfast/internal/mqttconn"
 )
 
-// LeaderSession is the cluster's one ingest session, which the leader connects. The leader acknowledges a request to the broker after the reply. The broker
-// delivers all other requests to the next leader. Each leadership creates a new LeaderSession with the same client id. All methods are safe for concurrent
-// use; Run is called once.
+// LeaderSession is the cluster's one ingest session, which the leader connects. The leader acknowledges a request to the broker after the reply. The
+// broker delivers unacknowledged requests to the next leader. Each leadership creates a new LeaderSession with the same client id. All methods are safe
+// for concurrent use; Run is called once.
 type LeaderSession struct {
 	*session
 	confirm func(ctx context.Context) error

@@ -2,16 +2,16 @@ package ingest
 
 import "time"
 
-// nagle detects that round trips gather at the time of a delayed acknowledgement: the broker leaves Nagle's algorithm on.
+// nagle detects that the broker leaves Nagle's algorithm on: many round trips of probes then take as long as a delayed TCP acknowledgement.
 type nagle struct {
-	trips, delayed int
+	trips, delayed int // round trips since the last judgement, and those of them between nagleFrom and nagleTo
 	said           bool
 }
 
 const (
 	nagleFrom  = 38 * time.Millisecond
 	nagleTo    = 48 * time.Millisecond
-	nagleTrips = 30 // are judged together
+	nagleTrips = 30 // number of round trips that are judged together
 )
 
 // trip notes a probe's round trip, and reports whether to log that the trips look like Nagle's algorithm. It does so once.

@@ -13,8 +13,8 @@ import (
 // NodeSession is the session that a node has whether it leads or not. All methods are safe for concurrent use.
 type NodeSession struct{ *session }
 
-// NewNodeSession returns a node's session that is not connected yet. requests says whether it subscribes to requests. If not, it only shows whether the broker can
-// be reached, and does not use the barrier.
+// NewNodeSession returns a node's session that is not connected yet. requests says whether it subscribes to requests. If not, it only shows whether the
+// broker can be reached, and does not use the barrier.
 func NewNodeSession(config *Config, env *Environment, handler Handler, barrier *Barrier, requests bool) *NodeSession {
 	clientID, topic := config.Cluster+"-"+config.Node+"-in", fmt.Sprintf("holdfast/%s/%s/probe", config.Cluster, config.Node)
 	s := newSession(config, env, handler, barrier, clientID, topic, env.Wall)
@@ -25,13 +25,14 @@ func NewNodeSession(config *Config, env *Environment, handler Handler, barrier *
 // UpSince reports whether the session has been up without interruption since a moment.
 func (s *NodeSession) UpSince(moment time.Time) bool { return s.status.upSince(moment) }
 
-// DeliveringSince returns when the broker acknowledged the subscriptions of the last connection; before the first connection, when NewNodeSession was called. This
-// node may lack requests that the broker received before: an earlier process had them, an earlier session did, or the broker had no room for them.
+// DeliveringSince returns when the broker acknowledged the subscriptions of the last connection; before the first connection, when NewNodeSession was
+// called. This node may lack requests that the broker received before that moment: an earlier process or session had them, or the broker had no room for
+// them.
 func (s *NodeSession) DeliveringSince() time.Time {
 	return s.status.subscribed()
 }
 
-// Err returns nil if the session is up and the broker has sent something by it within SilenceLimit. Otherwise the error says what is wrong.
+// Err returns nil if the session is up and has not been silent for longer than SilenceLimit (status.silence). Otherwise the error says what is wrong.
 func (s *NodeSession) Err() error {
 	if up, text := s.status.state(); !up {
 		return fmt.Errorf("broker session: %s", text)
@@ -72,7 +73,7 @@ func (s *NodeSession) Run(ctx context.Context) {
 			}
 		}
 		if short++; !wasUp || !endedWithoutReason(err) || time.Since(began) > shortSession {
-			short = 0 // not a session takeover: the broker could not be reached, for instance because it restarts
+			short = 0 // no sign of a takeover: the session never was up, the broker gave a reason, or the session lasted long enough
 		}
 		takenOver := mqttconn.IsTakenOver(err) || short > maxShort && probe.sawSessionTakeover(ctx, broker)
 		probe.close()

@@ -20,8 +20,8 @@ func (d *pauseDetector) sinceLast() time.Duration {
 	return time.Since(d.began) - time.Duration(d.last.Load())
 }
 
-// record calls handleGap with the time since the last call, and then records the time at which it measured that. So a pause in record itself is part of
-// the next gap, and no goroutine sees a recent time before handleGap has handled the gap.
+// record reads the clock, calls handleGap with the time since the last record, and then records the time that it read. So a pause in record itself is part
+// of the next gap, and no goroutine sees a recent time before handleGap has handled the gap.
 func (d *pauseDetector) record(handleGap func(gap time.Duration)) {
 	now := time.Since(d.began)
 	handleGap(now - time.Duration(d.last.Load()))

@@ -11,14 +11,14 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// errStale says that the broker's queue for this node may have requests that are older than Config.SessionAge.
+// errStale says that the broker's queue for this node may have requests that are older than Config.SessionExpiry.
 var errStale = errors.New("the session's queue is too old: starting a clean one")
 
 // prober sends probes to this node's own session through the broker. The broker keeps the order: it received everything that follows a probe in the
 // session's queue after that probe. So a probe that returns shows how old the requests behind it can be, and that the broker is alive.
 //
 // Requests behind a probe that is older than Config.SessionExpiry may be older than the dedup table remembers. They are not executed. A node's own session
-// then ends and starts clean. The leader's session is kept: it executes requests again when a fresh probe returns.
+// then ends and starts clean. The leader's session goes on: its requests are executed again after a fresh probe, a younger one, has returned.
 type prober struct {
 	config  *Config
 	env     *Environment
@@ -44,7 +44,8 @@ type prober struct {
 	fresh         time.Time // when the last fresh probe arrived
 }
 
-// onConnack is called after each CONNACK. If this node asked for a clean start, the broker has nothing queued: the session has delivered everything up to now.
+// onConnack is called after each CONNACK. If this node did not ask to resume a session, the broker has nothing queued: the session has delivered
+// everything up to now.
 func (p *prober) onConnack(askedToResume bool) {
 	if !askedToResume {
 		p.mu.Lock()
@@ -99,7 +100,7 @@ func (p *prober) run(ctx context.Context, client *paho.Client, acknowledged func
 	}
 	for {
 		payload := fmt.Appendf(nil, "%d %d %d", p.proberID, time.Since(p.start).Microseconds(), p.wall())
-		expiry := uint32(max(10*p.config.SessionExpiry/time.Second, 1)) // a stale probe has to return to show that the queue is stale
+		expiry := uint32(max(10*p.config.SessionExpiry/time.Second, 1)) // the probe must outlive SessionExpiry: its return shows that the queue is stale
 		sending, cancel := context.WithTimeout(ctx, p.env.Login.KeepAlive)
 		_, err := client.Publish(sending, &paho.Publish{
 			Topic: p.topic, QoS: 1, Payload: payload, Properties: &paho.PublishProperties{MessageExpiry: &expiry},
@@ -172,8 +173,9 @@ func (p *prober) startClean() {
 }
 
 // resumable reports whether the session may be resumed: the broker must have received all messages that are still queued within the last
-// Config.SessionExpiry. It also returns the moment after which the broker received them. The moment is deliveredUpTo; after a restart it is what was saved, by the
-// wall clock. It advances only when a probe returns or a session starts clean. A connection that ends before that may have left the oldest messages queued.
+// Config.SessionExpiry. It also returns the moment after which the broker received them. The moment is deliveredUpTo; after a restart it is what was
+// saved, by the wall clock. The moment advances only when a probe returns or a session starts clean. A connection that ends before that may have left the
+// oldest messages queued.
 func (p *prober) resumable() (since time.Time, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

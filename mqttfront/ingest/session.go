@@ -6,13 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// traits are what a session and its connections work with. They do not change.
+// traits are the configuration and the objects that a session shares with its connections. They do not change.
 type traits struct {
 	config          *Config
 	env             *Environment
 	handler         Handler
 	clientID        string
-	carriesRequests bool
+	carriesRequests bool // the session delivers requests, and not only probes
 	shared          bool // the cluster's one ingest session, which only the leader connects; otherwise the node's own
 	status          *status
 	probes          *prober
@@ -23,11 +23,12 @@ type session struct {
 	traits
 	// connected is 1 while the session is up, else 0; nil for a session without a metric.
 	connected prometheus.Gauge
-	// cleanStart says that the broker kept a session that was ended by another connection. Such a broker is asked for a clean start.
+	// cleanStart says that the broker kept a session that endSession had ended. The next CONNECT then asks for a clean start.
 	cleanStart bool
 }
 
-// newSession returns a session of a client id. Its probes go to a topic, and say the time of a clock that is in milliseconds since the Unix epoch.
+// newSession returns a session that is not connected yet. topic is the topic of its probes. wall is the clock that the probes carry, in milliseconds since
+// the Unix epoch.
 func newSession(config *Config, env *Environment, handler Handler, barrier *Barrier, clientID, topic string, wall func() int64) *session {
 	return &session{traits: traits{
 		config: config, env: env, handler: handler, clientID: clientID,
@@ -45,7 +46,7 @@ func (s *session) Silence(now time.Time) time.Duration { return s.status.silence
 func (s *session) resumePoint() (since time.Time, resume bool) {
 	switch {
 	case !s.carriesRequests:
-		return time.Now(), false // this session carries no requests, but an older one under this client id may have
+		return time.Now(), false // this session needs no resuming, and an older session with this client id may have requests
 	case s.shared:
 		return time.Now(), true // the probes show which requests are too old
 	default:

@@ -23,7 +23,7 @@ type Metrics struct {
 	Publish *publish.Metrics
 
 	requests    *prometheus.CounterVec                                 // command, outcome
-	answered    [commands][outcomes]atomic.Pointer[prometheus.Counter] // of requests: a look-up by labels costs more than all the rest
+	answered    [commands][outcomes]atomic.Pointer[prometheus.Counter] // cache of the counters of requests, because a lookup by labels is slow
 	Ignored     *prometheus.CounterVec                                 // reason
 	stages      [stages]prometheus.Observer
 	Held        prometheus.Gauge

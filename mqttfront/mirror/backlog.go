@@ -10,15 +10,15 @@ import (
 type stage uint8
 
 const (
-	unseen        stage = iota // its key exists, and the broker has not sent a retained message yet
+	unseen        stage = iota // a comparison expects its retained message, and the broker has not sent it yet
 	queued                     // it waits to be published
 	sending                    // it is being published
 	changed                    // it is being published, and is to be published again
 	awaitingRetry              // the broker did not take it; it is tried again later
 )
 
-// backlog has the topics that are not known to have a retained message like the state. It is empty while there is no connection, but for what it knows of
-// topics that the broker does not take. It is safe for concurrent use.
+// backlog holds the topics whose retained message is not known to be as in the state. Without a connection it is empty, except for the quarantines
+// (quarantine.go). It is safe for concurrent use.
 type backlog struct {
 	wake      chan struct{} // capacity 1: take may return something now
 	recompare chan struct{} // capacity 1: the retained messages are to be compared with the state once more
@@ -26,24 +26,25 @@ type backlog struct {
 	mu            sync.Mutex
 	open          bool // there is a connection
 	topics        map[topic]stage
-	queue         []*entry // those that are queued, the oldest first, but for those of quarantined mirrors
-	flight        []*entry // those that are being sent, the oldest first, and some that have been sent
-	inFlightCount int
-	alone         bool                   // the one in flight is of a quarantined mirror: nothing else is sent meanwhile
+	queue         []*entry               // topics in stage queued, the oldest first; nextLocked moves those of quarantined mirrors to quarantine.queue
+	flight        []*entry               // topics being sent, the oldest first; some after the first are answered already
+	inFlightCount int                    // number of topics in flight without an answer
+	alone         bool                   // the only topic in flight is one of a quarantined mirror: nothing else is sent meanwhile
 	quarantines   map[string]*quarantine // by topic.prefix; some are lifted
-	answered      time.Time              // when the broker has answered last
-	// answeredSent is when the latest topic was sent that the broker has answered.
+	answered      time.Time              // when the broker last answered a topic
+	// answeredSent is the latest entry.sent of all topics that the broker has answered.
 	answeredSent time.Time
-	lastAlone    time.Time // when the broker has answered a topic last that was sent alone
-	// touched are the topics whose keys have changed since a comparison began; nil while none is under way. What the broker sends of them may be older.
+	lastAlone    time.Time // when the last topic that was sent alone was answered or skipped
+	// touched are the topics whose keys have changed since a comparison began; nil while none is under way. A retained message of
+	// such a topic may be older than the change.
 	touched map[topic]struct{}
-	refusal refusal // the last
+	refusal refusal // the last one
 }
 
 const (
-	// window is how many topics are in flight at once.
+	// window bounds the topics in flight.
 	window = 128
-	// maxFlight bounds backlog.flight, for a broker that acknowledges the oldest last.
+	// maxFlight bounds backlog.flight, which keeps answered topics until the oldest one is answered.
 	maxFlight = 4096
 )
 
@@ -51,7 +52,7 @@ const (
 type refusal struct {
 	at       time.Time
 	prefix   string // what the topics of the mirror begin with
-	repeated bool   // it had refused the topic before
+	repeated bool   // the broker had refused this topic before
 }
 
 // entry is a topic that is queued or being sent.
@@ -60,15 +61,15 @@ type entry struct {
 	since time.Time // when it was queued
 	sent  time.Time // when it was taken to be sent
 	size  int       // of its value, in bytes; 0 until it is known
-	alone bool      // nothing else is sent meanwhile
-	done  bool
+	alone bool      // nothing else is sent while it is in flight
+	done  bool      // it was answered or skipped
 }
 
 func newBacklog() *backlog {
 	return &backlog{wake: make(chan struct{}, 1), recompare: make(chan struct{}, 1), topics: make(map[topic]stage), quarantines: make(map[string]*quarantine)}
 }
 
-// expect notes that the broker should send a retained message like the state.
+// expect records that a comparison expects the broker to send a retained message of a topic.
 func (b *backlog) expect(t topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -77,7 +78,7 @@ func (b *backlog) expect(t topic) {
 	}
 }
 
-// markInSync notes that the broker has sent a retained message like the state. A refused topic whose key has changed since the comparison began is still to be
+// markInSync records that the retained message of a topic is as in the state. A refused topic whose key has changed since the comparison began is still to be
 // published: the message may have been compared with an older state.
 func (b *backlog) markInSync(t topic) {
 	b.mu.Lock()
@@ -167,8 +168,8 @@ func (b *backlog) pushLocked(t topic) {
 	}
 }
 
-// maxAloneWait is how long a topic of a quarantined mirror waits for a moment at which nothing else is to be sent. Then other topics wait for it. After its
-// answer they are sent for at least minSharedTime.
+// maxAloneWait is how long a topic of a quarantined mirror waits for a moment at which nothing else is to be sent. After that time, other topics wait for it.
+// After its answer, the other topics are sent for at least minSharedTime.
 const (
 	maxAloneWait  = time.Second
 	minSharedTime = 100 * time.Millisecond
@@ -197,7 +198,7 @@ func (b *backlog) nextLocked(now time.Time) *entry {
 		q, due := b.dueLocked(now)
 		if q != nil && (len(b.queue) == 0 || now.Sub(due) > maxAloneWait && now.Sub(b.lastAlone) > minSharedTime) {
 			if b.inFlightCount > 0 {
-				return nil // until it is answered
+				return nil // until the topics in flight are answered
 			}
 			if next := b.takeAloneLocked(q, now); next != nil {
 				return next
@@ -298,11 +299,11 @@ func (b *backlog) end(failed bool) {
 }
 
 const (
-	// topicAnswerTimeout is how long the broker may leave a topic unanswered that was sent alone, or behind which it has answered another one.
+	// topicAnswerTimeout bounds the wait for the answer to a topic if it was sent alone, or if the broker has answered a later one.
 	topicAnswerTimeout = 10 * time.Second
 	// anyAnswerTimeout is how long the broker may answer none of the topics in flight.
 	anyAnswerTimeout = time.Minute
-	// minRate is the bandwidth that the broker's connection must have, in bytes a second: the time that a message takes at that rate is allowed in addition.
+	// minRate is the least bandwidth of the connection, in bytes per second. The timeouts above are extended by the time that a message takes at this rate.
 	// A message that waits in the network's buffers for longer than half the keep-alive time ends the connection all the same.
 	minRate = 128 << 10
 )
@@ -314,7 +315,7 @@ func (b *backlog) weigh(e *entry, bytes int) {
 	e.size = bytes
 }
 
-// transferTime returns how long what is in flight takes at minRate.
+// transferTime returns how long the values of the topics in flight take at minRate.
 func (b *backlog) transferTime() (all time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -367,7 +368,7 @@ func (b *backlog) answeredAllBefore(moment time.Time) bool {
 	return !slices.ContainsFunc(b.flight, before) && (len(b.queue) == 0 || !before(b.queue[0]))
 }
 
-// lag returns how many topics are not known to be as in the state, and how long ago the oldest was queued that the broker has not answered. Topics in stage
+// lag returns how many topics are not known to be as in the state, and how long ago the oldest unanswered topic was queued. Topics in stage
 // unseen or awaitingRetry count in topics, but not in oldest.
 func (b *backlog) lag() (topics int, oldest time.Duration) {
 	b.mu.Lock()

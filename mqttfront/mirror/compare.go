@@ -18,17 +18,17 @@ import (
 const (
 	// quiet is how long the broker must have sent no retained message of a mirror before it counts as having sent all of them.
 	quiet = time.Second
-	// markerWait is how long the comparison waits for a message that the node sends itself, and that follows the retained ones with most brokers.
-	// Two further markers are retained: they show whether the broker sends retained messages at all, and whether it drops some.
+	// markerWait bounds the wait for a marker: a message that the node publishes to itself after it has subscribed. Most brokers deliver it after the
+	// retained messages. Two further markers are retained: they show whether the broker sends retained messages at all, and whether it drops some.
 	markerWait = 5 * time.Second
-	// packetTimeout bounds the wait for the answer to a SUBSCRIBE, which may come behind all retained messages, however long these take. If the broker sends
-	// nothing, the keep-alive ends the connection before.
+	// packetTimeout bounds the wait for the answer to a SUBSCRIBE, which may come after all retained messages, however long these take. If the broker sends
+	// nothing, the keep-alive ends the connection earlier.
 	packetTimeout = 10 * time.Minute
 	// correctionWait is how long a comparison waits for the broker to acknowledge what it has corrected, before it looks once more.
 	correctionWait = 30 * time.Second
-	// maxPasses is how often at most the broker is asked for its retained messages in one comparison: a broker drops those for which it has no room.
+	// maxPasses bounds the passes of one comparison. Each pass asks the broker for its retained messages once; a broker drops those for which it has no room.
 	maxPasses = 20
-	// maxVerified bounds the corrections that a further pass verifies.
+	// maxVerified bounds pass.queuedVersions: only these corrections are verified by a further pass.
 	maxVerified = 10_000
 	// maxUnlike bounds pass.unlike. When it is full, the pass forgets no refused topic.
 	maxUnlike = 100_000
@@ -36,16 +36,16 @@ const (
 
 // comparison is the result of a comparison of the retained messages with the state, or of one pass of it.
 type comparison struct {
-	keys       int  // with a mirror
-	unshown    int  // of keys: those that make no valid topic
-	missing    int  // retained messages
-	stale      int  // retained messages that were not as in the state, or of no key
-	unretained int  // that the broker has acknowledged, and does not retain
+	keys       int  // number of keys with a mirror
+	unshown    int  // number of these keys whose topic is invalid
+	missing    int  // number of retained messages that the broker lacked
+	stale      int  // number of retained messages that differed from the state, or belonged to no key
+	unretained int  // number of messages that the broker acknowledged but does not retain
 	blind      bool // the broker does not send what it retains
 	dropped    bool // the broker dropped some of what it retains, at the last pass
 }
 
-// compareAll compares the retained messages with the state at once, and each time that this is asked for, until the context ends.
+// compareAll compares the retained messages with the state at once, and again for each element of backlog.recompare, until the context ends.
 func (s *session) compareAll(ctx context.Context) {
 	for delay := s.config.BackoffMin; ctx.Err() == nil; {
 		err := s.compare(ctx)
@@ -64,8 +64,9 @@ func (s *session) compareAll(ctx context.Context) {
 	}
 }
 
-// compare has the broker send the retained messages, and queues what they lack. If it corrected anything, it looks once more when the broker has
-// acknowledged that. Where the broker drops messages, it looks again for as long as it finds stale ones: each makes room for others.
+// compare has the broker send the retained messages, and queues the topics that are missing or stale. If the first pass queued any, a second one verifies
+// them when the broker has acknowledged them. If the broker drops messages, passes follow as long as they find stale ones: each that is cleared makes room
+// for others.
 func (s *session) compare(ctx context.Context) error {
 	s.begun()
 	s.backlog.setComparing(true)
@@ -108,7 +109,7 @@ func (s *session) compare(ctx context.Context) error {
 	return nil
 }
 
-// awaitCorrections waits until the broker has acknowledged what was queued until now.
+// awaitCorrections waits until the broker has acknowledged what was queued before the call, for at most correctionWait.
 func (s *session) awaitCorrections(ctx context.Context) {
 	moment := time.Now()
 	ticker := time.NewTicker(step)
@@ -121,26 +122,26 @@ func (s *session) awaitCorrections(ctx context.Context) {
 	}
 }
 
-// pass is one connection of a comparison.
+// pass is one attempt, with a connection of its own, to receive the retained messages and compare them with the state.
 type pass struct {
 	s              *session
 	began          time.Time
 	client         *paho.Client
-	queuedVersions map[topic]string // version that this pass or an earlier one has queued to be published; guarded by mu
+	queuedVersions map[topic]string // by topic, the version that this pass or an earlier one has queued to be published; guarded by mu
 	ended          chan error       // why the connection ended; only the first is kept
 
 	lastRetained atomic.Int64 // when the last retained message came, in nanoseconds since began
-	marked       atomic.Bool  // the marker that is published behind the subscription has come back
-	first, last  atomic.Bool  // the retained markers before and behind the topics of mirrors have come
+	marked       atomic.Bool  // the marker that was published after the subscription has arrived
+	first, last  atomic.Bool  // the retained markers before and after the retained messages of mirrors have arrived
 
 	mu         sync.Mutex
 	unlike     map[topic]struct{} // topics of retained messages that are not as in the state; at most maxUnlike
-	seen       int                // retained messages
+	seen       int                // number of retained messages received
 	stale      int
 	unretained int
 }
 
-// runPass is one attempt of compare. It adds the versions that it queues to queuedVersions. After an error, found has what it corrected before.
+// runPass makes one pass of a comparison. It adds the versions that it queues to queuedVersions. After an error, found counts what it corrected before.
 func (s *session) runPass(ctx context.Context, queuedVersions map[topic]string) (found comparison, err error) {
 	p := &pass{s: s, began: time.Now(), queuedVersions: queuedVersions, unlike: make(map[topic]struct{}), ended: make(chan error, 1)}
 	conn, err := p.connect(ctx)
@@ -155,7 +156,7 @@ func (s *session) runPass(ctx context.Context, queuedVersions map[topic]string) 
 	}()
 	ctx, cancel := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
-	watching.Go(func() { // paho would wait for its timeout
+	watching.Go(func() { // ends the waits below with the connection; paho would wait for its timeout
 		select {
 		case <-ctx.Done():
 		case <-p.client.Done():
@@ -185,7 +186,8 @@ func (s *session) runPass(ctx context.Context, queuedVersions map[topic]string) 
 	return found, err
 }
 
-// queueMissing queues the topics that the broker has not sent. It returns what scan does, and how many topics it has queued.
+// queueMissing queues the topics that the broker has not sent. A topic that the broker acknowledged in an earlier pass counts as unretained instead.
+// queueMissing returns the counts of scan, and how many topics it queued.
 func (p *pass) queueMissing() (keys, unshown, queued int) {
 	keys, unshown = p.s.scan(func(t topic, w *wanted) {
 		published := p.wasPublished(t, w.version)
@@ -200,7 +202,7 @@ func (p *pass) queueMissing() (keys, unshown, queued int) {
 	return keys, unshown, queued
 }
 
-// dropCleared forgets the refused topics that are to have no retained message, if the broker retains nothing on them: nothing is left to publish.
+// dropCleared forgets the refused topics that are to have no retained message, and on which the broker retains none. Nothing is left to publish on them.
 func (p *pass) dropCleared() {
 	for _, t := range p.s.backlog.refusedToPublish() {
 		if w, ok := p.s.lookup(t); ok && w.value == "" && !p.isUnlike(t) {
@@ -209,7 +211,7 @@ func (p *pass) dropCleared() {
 	}
 }
 
-// isUnlike reports whether the broker may have sent a retained message of a topic that is not as in the state.
+// isUnlike reports whether the broker sent a retained message of the topic that differs from the state. While p.unlike is full it returns true for any topic.
 func (p *pass) isUnlike(t topic) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -279,17 +281,17 @@ func (p *pass) reason() error {
 	}
 }
 
-// subscribe has the broker send what it retains below the mirrors, between two markers, and then one more marker. It returns whether the broker refuses
-// some of that.
+// subscribe has the broker send the retained messages of the mirrors between two retained markers, and then a third marker that is not retained. blind is
+// true if the broker refuses one of the subscriptions.
 func (p *pass) subscribe(ctx context.Context) (blind bool, err error) {
 	markers := [...]string{p.s.config.markerTopics() + "first/", p.s.config.markerTopics() + "last/"}
 	for _, marker := range markers {
 		response, err := p.client.Publish(ctx, &paho.Publish{Topic: marker + "marker", QoS: 1, Retain: true, Payload: []byte{'1'}})
-		if response == nil { // a broker that refuses it counts as one that sends no retained messages
+		if response == nil { // a refusal is a response, too; if no marker arrives, the pass is blind
 			return false, fmt.Errorf("publish a marker: %w", err)
 		}
 	}
-	// At a higher QoS, brokers bound how many messages may wait.
+	// At QoS 0, because at a higher one brokers bound the number of messages that wait for a client.
 	var subscriptions []paho.SubscribeOptions
 	for _, prefix := range slices.Concat(markers[:1], p.s.prefixes, markers[1:]) {
 		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: prefix + "#"})
@@ -335,7 +337,7 @@ func (p *pass) awaitRetained(ctx context.Context) error {
 	}
 }
 
-// received compares a message with the state. One that is not retained was just published, by this node as a rule.
+// received compares a message with the state. A message that is not retained was published just now, usually by this node.
 func (p *pass) received(message mqttconn.Message) {
 	if marker, ok := strings.CutPrefix(message.Topic, p.s.config.markerTopics()); ok {
 		switch {
@@ -368,7 +370,7 @@ func (p *pass) received(message mqttconn.Message) {
 	case p.s.backlog.isTouched(t): // the message may be older than a change that the broker has acknowledged
 		p.s.backlog.push(t)
 	case message.Retain && !p.s.backlog.isPending(t) && p.wasPublished(t, w.version):
-		p.s.backlog.markInSync(t) // it is not missing, too
+		p.s.backlog.markInSync(t) // so that it does not also count as missing
 		p.count(&p.unretained)
 	case p.s.backlog.push(t) && message.Retain:
 		p.correct(t, w.version)
@@ -391,7 +393,7 @@ func (p *pass) wasPublished(t topic, version string) bool {
 	return is && published == version && !p.s.backlog.isTouched(t)
 }
 
-// correct notes that a pass publishes a version.
+// correct records the version that this pass has queued for a topic, for wasPublished.
 func (p *pass) correct(t topic, version string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

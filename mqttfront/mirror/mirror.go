@@ -15,19 +15,19 @@ import (
 
 // Config is what a Mirror needs to know. All fields are set.
 type Config struct {
-	Cluster    string // prefix of the client id
-	MaxPacket  int    // size in bytes of the largest retained message that is received
-	BackoffMin time.Duration
-	BackoffMax time.Duration // between attempts to connect
+	Cluster    string        // prefix of the client id
+	MaxPacket  int           // Maximum Packet Size in bytes of the connection that receives the retained messages
+	BackoffMin time.Duration // shortest delay between attempts to connect
+	BackoffMax time.Duration // longest delay between attempts to connect
 }
 
 // clientID returns the client id of the connection that publishes mirrors. It is the same on every node.
 func (c *Config) clientID() string { return c.Cluster + "-out-mirror" }
 
-// comparingID returns the client id of the connection of a comparison, which is the same on every node, too.
+// comparingID returns the client id of the connection that a comparison uses. It, too, is the same on every node.
 func (c *Config) comparingID() string { return c.clientID() + "-check" }
 
-// markerTopics returns what the topics of markers begin with.
+// markerTopics returns the prefix of the topics of markers: messages that a comparison publishes and receives itself (pass.subscribe).
 func (c *Config) markerTopics() string { return "holdfast/" + c.Cluster + "/mirror/" }
 
 // Environment is all that a Mirror touches outside of its own memory. The functions are safe for concurrent use.
@@ -37,7 +37,7 @@ type Environment struct {
 	Confirm func(ctx context.Context) error
 	// View runs f with the state, never at the same time as Applied.
 	View func(f func(*fsm.Machine))
-	// Pause waits for between a half of d and d, or until the context ends.
+	// Pause waits for a random time between d/2 and d, or until the context ends.
 	Pause   func(ctx context.Context, d time.Duration)
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -47,10 +47,10 @@ type Environment struct {
 type Mirror struct {
 	config  Config
 	env     Environment
-	mirrors atomic.Pointer[[]fsm.Mirror] // in force, as far as this node knows
-	reread  chan struct{}                // capacity 1: mirrors may be out of date
+	mirrors atomic.Pointer[[]fsm.Mirror] // the mirrors in force, as read last
+	reread  chan struct{}                // capacity 1; an element says that mirrors may be out of date
 	reading sync.Mutex                   // held while mirrors is read from the state
-	restart chan struct{}                // capacity 1: the state or the mirrors were replaced
+	restart chan struct{}                // capacity 1; an element says that the state or the mirrors were replaced
 
 	backlog *backlog
 
@@ -58,13 +58,13 @@ type Mirror struct {
 	leading       bool
 	session       *session   // nil while there is no connection
 	comparing     bool       // there is no connection, or the comparison has not ended, or another one is wanted
-	since         time.Time  // when comparing became true, or the last comparison ended; Status.Lag counts from it. Zero without mirrors
+	since         time.Time  // when comparing became true or the last comparison succeeded, whichever is later; zero without mirrors. See Status.Lag
 	resyncs       uint64     // how many times Resync was called
 	resyncsSeen   uint64     // resyncs when the last comparison began
-	last          comparison // that has ended
-	corrected     comparison // what was found missing and stale since Resync was called last
-	ended         time.Time  // when the last comparison ended
-	fault         string     // why there is no connection, or no comparison; empty if there is one, or was no attempt
+	last          comparison // result of the last comparison that has succeeded
+	corrected     comparison // messages found missing and stale since this node leads, or since the last Resync
+	ended         time.Time  // when the last comparison succeeded
+	fault         string     // why there is no connection, or why the last comparison failed; empty otherwise
 	loggedRefused bool       // it was logged that the broker refuses topics
 	loggedUnshown bool       // it was logged that keys make no valid topic
 }
@@ -100,7 +100,7 @@ func (m *Mirror) read() (prefixes []string) {
 	var settings fsm.Settings
 	m.env.View(func(machine *fsm.Machine) {
 		settings, _ = machine.Settings()
-		m.mirrors.Store(&settings.Mirrors) // here: Applied compares with it
+		m.mirrors.Store(&settings.Mirrors) // while the state is locked, because Applied reads mirrors
 	})
 	for _, mirror := range settings.Mirrors {
 		if !slices.Contains(prefixes, mirror.Topic) {
@@ -110,7 +110,8 @@ func (m *Mirror) read() (prefixes []string) {
 	return prefixes
 }
 
-// Applied takes up what an entry changed. It is called for each entry in the order of the log, with the state locked.
+// Applied queues the topics of the mirrored keys that an entry changed, and notes whether the entry replaced the mirrors or the state. It is called for each
+// entry in the order of the log, with the state locked.
 func (m *Mirror) Applied(outcome *fsm.EntryOutcome) {
 	for i := range outcome.Commands {
 		command := &outcome.Commands[i]
@@ -132,7 +133,7 @@ func (m *Mirror) Applied(outcome *fsm.EntryOutcome) {
 	}
 }
 
-// notShown counts a key that makes no valid topic, and logs the first.
+// notShown counts a key that is not published because its topic is invalid (topic.isValid). It logs the first one.
 func (m *Mirror) notShown(t topic) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,8 +163,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Resync has the broker's retained messages compared with the state anew, and refused topics retried at once. It does nothing and returns false if this
-// node does not lead.
+// Resync requests a new comparison of the broker's retained messages with the state, and makes refused topics due for a retry at once. It does nothing and
+// returns false if this node does not lead.
 func (m *Mirror) Resync() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,28 +186,28 @@ type Status struct {
 	Leading   bool // if false, the fields below are not set
 	Connected bool // also true while no mirror is configured
 	Comparing bool // the broker's retained messages are being compared with the state, or will be
-	Keys      int  // with a mirror, at the last comparison
-	Unshown   int  // of Keys: those that make no valid topic, and are not shown
-	Missing   int  // retained messages that the broker lacked, since the last Resync
-	Stale     int  // retained messages that were not as in the state, or of no key, since then
-	// Blind says that the broker does not send what it retains below some mirror: topics of keys that were deleted while no node led, or while the leader
-	// had no connection for mirrors, may stay.
+	Keys      int  // number of keys with a mirror, at the last comparison
+	Unshown   int  // number of these keys that are not published, because their topic is invalid
+	Missing   int  // number of retained messages that the broker lacked, since this node leads or since the last Resync
+	Stale     int  // number of retained messages, in the same time, that differed from the state or belonged to no key
+	// Blind says that the broker does not send this node the retained messages of some mirror. If a key was deleted while no node led, or while the leader
+	// had no connection for mirrors, its retained message may stay.
 	Blind bool
 	// Dropped says that the broker dropped some of its retained messages at the last comparison, because it has not enough room to queue them for a client:
 	// it is not known whether these are as in the state.
 	Dropped    bool
-	Unretained int // topics that the broker has acknowledged, and does not retain
-	Topics     int // that are not known to be as in the state
-	Refused    int // topics that the broker refuses, or ends the connection on
+	Unretained int // number of topics whose messages the broker acknowledges but does not retain
+	Topics     int // number of topics that are not known to be as in the state
+	Refused    int // number of topics that the broker refuses, or on which it ends the connection
 	// Lag is the age of the oldest change that the broker has not acknowledged. Refused topics that wait for a retry do not count. Without a connection, and
 	// until a comparison has succeeded, it is at least the time since the connection was lost or the comparison became due. Failed attempts do not reset it.
 	Lag time.Duration
-	// InSync says that the broker has acknowledged what the last comparison found, and all changes that are older than one second.
+	// InSync says that the broker has acknowledged all corrections of the last comparison, and all changes that are older than one second.
 	InSync bool
-	Fault  string // why there is no connection, or no comparison
+	Fault  string // why there is no connection, or why the last comparison failed; empty otherwise
 }
 
-// recent is how old a change may be that the broker has not acknowledged while a mirror counts as in sync.
+// recent bounds Status.Lag while the mirrors count as in sync: younger changes need no acknowledgement yet.
 const recent = time.Second
 
 // Status returns what the Mirror is doing.
@@ -240,7 +241,7 @@ func (m *Mirror) Run(ctx context.Context) {
 	defer reporting.Wait()
 	for delay := m.config.BackoffMin; ctx.Err() == nil; {
 		select {
-		case <-m.restart: // what it says is read below
+		case <-m.restart: // m.read returns the mirrors in force
 		default:
 		}
 		prefixes := m.read()
@@ -262,7 +263,7 @@ func (m *Mirror) Run(ctx context.Context) {
 	}
 }
 
-// stableUptime is how long a connection has to have been up for the next attempt to be made without a longer delay.
+// stableUptime is the uptime of a connection above which its loss resets the delay before the next attempt to BackoffMin.
 const stableUptime = 5 * time.Second
 
 // idle waits until there may be mirrors, or the context ends.
@@ -280,8 +281,8 @@ func (m *Mirror) idle(ctx context.Context) {
 	}
 }
 
-// connect connects with the client id that all nodes share. Leadership is confirmed before and after: a deposed leader that was paused just before its
-// CONNECT disconnects the leader, and must not publish.
+// connect connects with the client id that all nodes share. It confirms the leadership before and after. A deposed leader that was paused just before its
+// CONNECT disconnects the new leader; the second confirmation keeps it from publishing.
 func (m *Mirror) connect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := m.env.Confirm(ctx); err != nil {
 		return nil, err
@@ -297,7 +298,8 @@ func (m *Mirror) connect(ctx context.Context) (*mqttconn.Publisher, error) {
 	return publisher, nil
 }
 
-// serve serves one connection. It returns how long that lived, and nil if it ended to begin anew or with the context.
+// serve connects, and serves that connection. It returns how long the connection lasted, and why it ended. The error is nil if the context has ended, or
+// if a new session is to begin because the mirrors or the state were replaced.
 func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Duration, err error) {
 	publisher, err := m.connect(ctx)
 	if err != nil {
@@ -334,7 +336,7 @@ func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Durat
 	return time.Since(began), r.err
 }
 
-// attach makes a session the one that changes go to.
+// attach makes s the current session, and opens the backlog for it.
 func (m *Mirror) attach(s *session) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -343,7 +345,7 @@ func (m *Mirror) attach(s *session) {
 	m.backlog.begin(s.prefixes)
 }
 
-// detach ends the session's part. failed says that a topic in flight may have ended the connection.
+// detach closes the backlog, and removes the current session. failed says that a topic in flight may have ended the connection.
 func (m *Mirror) detach(failed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -352,7 +354,7 @@ func (m *Mirror) detach(failed bool) {
 	m.compareLocked()
 }
 
-// compareLocked notes that a comparison is to be made, or goes on.
+// compareLocked records that a comparison is due or under way. It does not start one.
 func (m *Mirror) compareLocked() {
 	if !m.comparing {
 		m.comparing, m.since = true, time.Now()
@@ -401,7 +403,7 @@ func (m *Mirror) compared(found comparison) {
 	}
 }
 
-// addCorrected counts what a pass has corrected, also if the pass or the comparison failed after that.
+// addCorrected counts what one pass of a comparison has corrected, also if the pass or the comparison failed after that.
 func (m *Mirror) addCorrected(found comparison) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

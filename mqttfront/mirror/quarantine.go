@@ -13,7 +13,7 @@ import (
 
 const (
 	// minAccepted is the least number of topics of a quarantined mirror that the broker must accept before the quarantine ends. If the mirror has more
-	// suspects, their number counts.
+	// suspects (topics that were in flight when a connection ended), their number counts.
 	minAccepted = 20
 	// maxRefused bounds the topics of a mirror that are remembered as refused. Beyond it the one that would be tried last is forgotten until the next
 	// comparison.
@@ -29,20 +29,20 @@ const (
 // quarantine is what is known of a mirror that is or was quarantined. The lock of the backlog guards it.
 type quarantine struct {
 	lifted       bool      // the quarantine has ended; some topics are still refused
-	queue        []*entry  // that wait to be sent alone, the oldest first; empty once lifted
-	lastServed   time.Time // when a topic of this mirror was sent last, or was looked for
-	suspects     []topic   // that were in flight when a connection ended
-	accepted     int       // topics since the quarantine began or was renewed; the repeated refusal of a refused topic does not reset it
-	needed       int       // accepted topics that end the quarantine
+	queue        []*entry  // topics that wait to be sent alone, the oldest first; empty once lifted
+	lastServed   time.Time // when takeAloneLocked was last called for this mirror
+	suspects     []topic   // topics that were in flight when a connection ended
+	accepted     int       // number of topics accepted since the quarantine began or was renewed; another refusal of a refused topic does not reset it
+	needed       int       // value of accepted at which the quarantine ends
 	backoff      time.Duration
 	backoffUntil time.Time
 
 	refused   map[topic]struct{}
-	order     []topic // of refused, the next to be tried first
-	untried   int     // order[:untried] is still to be tried in this round
-	forgotten bool    // there was no room for some
-	retry     time.Duration
-	retryAt   time.Time // when the next round begins
+	order     []topic       // the topics of refused; the next to be tried is the first
+	untried   int           // order[:untried] is still to be tried in this round
+	forgotten bool          // some refused topics were forgotten for lack of room
+	retry     time.Duration // between two rounds
+	retryAt   time.Time     // when the next round begins
 }
 
 // isRefused reports whether the broker has refused a topic. q may be nil.
@@ -54,7 +54,7 @@ func (q *quarantine) isRefused(t topic) bool {
 	return is
 }
 
-// forget ends the memory of a refused topic, and reports whether there was one.
+// forget forgets that the broker refused a topic, and reports whether that was recorded.
 func (q *quarantine) forget(t topic) bool {
 	if !q.isRefused(t) {
 		return false
@@ -80,7 +80,7 @@ func (q *quarantine) drop(chosen func(topic) bool) {
 	q.order, q.untried = order, untried
 }
 
-// quarantineLocked quarantines a mirror, and returns what is known of it.
+// quarantineLocked begins or renews the quarantine of a mirror, and returns it.
 func (b *backlog) quarantineLocked(prefix string) *quarantine {
 	q := b.quarantines[prefix]
 	if q == nil {
@@ -105,7 +105,8 @@ func (b *backlog) refusedLocked(e *entry, now time.Time) {
 	}
 }
 
-// connectionEndedByLocked records that the broker has ended the connection because of a topic, or that this node is about to. That ends a round.
+// connectionEndedByLocked records that the broker has ended the connection because of a topic, or that this node is about to end it. That also ends
+// the current round of retries.
 func (b *backlog) connectionEndedByLocked(e *entry, now time.Time) {
 	if q := b.quarantines[e.topic.prefix]; q.isRefused(e.topic) {
 		q.moveToBack(e.topic)
@@ -118,7 +119,7 @@ func (b *backlog) connectionEndedByLocked(e *entry, now time.Time) {
 	b.addRefusedLocked(e, now)
 }
 
-// addRefusedLocked takes up a topic as refused. It is the first of the next round: perhaps only the network has failed.
+// addRefusedLocked adds a topic to the refused ones. The next round tries it first, because perhaps only the network has failed.
 func (b *backlog) addRefusedLocked(e *entry, now time.Time) {
 	t := e.topic
 	q := b.quarantineLocked(t.prefix)
@@ -134,7 +135,7 @@ func (b *backlog) addRefusedLocked(e *entry, now time.Time) {
 	}
 }
 
-// backOff lets the queue of a mirror wait, each time twice as long, within bounds.
+// backOff delays the queue of a mirror. The delay doubles each time, from minBackoff up to maxBackoff.
 func (q *quarantine) backOff(now time.Time) {
 	q.backoff = min(max(2*q.backoff, minBackoff), maxBackoff)
 	q.backoffUntil = now.Add(q.backoff)
@@ -145,14 +146,14 @@ func (q *quarantine) moveToBack(t topic) {
 	q.order = append(slices.DeleteFunc(q.order, func(other topic) bool { return other == t }), t)
 }
 
-// endRound has the next round begin after a retry interval, within the bounds of one.
+// endRound ends the round of retries. The next one begins after the given retry interval, limited to minRetry and maxBackoff.
 func (q *quarantine) endRound(now time.Time, retry time.Duration) {
 	q.untried = 0
 	q.retry = min(max(retry, minRetry), maxBackoff)
 	q.retryAt = now.Add(q.retry)
 }
 
-// acceptedLocked notes that the broker has taken a topic.
+// acceptedLocked handles the acceptance of a topic by the broker. It ends the quarantine when enough topics were accepted.
 func (b *backlog) acceptedLocked(t topic) {
 	q := b.quarantines[t.prefix]
 	if q == nil {
@@ -182,10 +183,10 @@ func (b *backlog) acceptedLocked(t topic) {
 	}
 }
 
-// suspectLocked handles the end of a connection that a topic in flight may have caused. A topic that was sent alone is refused then. Otherwise all topics in
-// flight are suspects, unless the broker refused a topic shortly before.
+// suspectLocked handles the end of a connection that a topic in flight may have caused. A topic that was sent alone counts as refused. Otherwise all topics
+// in flight are suspects, unless the broker refused a topic shortly before.
 func (b *backlog) suspectLocked(now time.Time) {
-	const blamed = 5 * time.Second // after a refusal: some brokers end the connection then
+	const blamed = 5 * time.Second // a refusal explains an end within this time after it: some brokers refuse first, and then end the connection
 	var flight []*entry
 	for _, e := range b.flight {
 		if !e.done {
@@ -211,7 +212,7 @@ func (b *backlog) suspectLocked(now time.Time) {
 	}
 }
 
-// requeueSuspectsLocked queues the suspects when a connection begins, and forgets the quarantines of mirrors that are no more.
+// requeueSuspectsLocked queues the suspects when a connection begins, and forgets the quarantines of mirrors that are not configured any more.
 func (b *backlog) requeueSuspectsLocked(prefixes []string) {
 	for _, prefix := range slices.Sorted(maps.Keys(b.quarantines)) {
 		q := b.quarantines[prefix]
@@ -227,8 +228,8 @@ func (b *backlog) requeueSuspectsLocked(prefixes []string) {
 	}
 }
 
-// dueLocked returns the quarantined mirror whose turn it is to send one topic: of those that have a topic which may be sent now, the one that had no turn for
-// the longest time. since is the earliest time at which any of these mirrors could send: next, or another one. It returns nil if there is none.
+// dueLocked returns the quarantined mirror that is to send one topic. Of the mirrors with a topic that may be sent now, it is the one that has waited longest
+// for its turn. since is the earliest time from which any of these mirrors was able to send. next is nil if there is none.
 func (b *backlog) dueLocked(now time.Time) (next *quarantine, since time.Time) {
 	if len(b.quarantines) == 0 {
 		return nil, since
@@ -249,7 +250,7 @@ func (b *backlog) dueLocked(now time.Time) (next *quarantine, since time.Time) {
 	return next, since
 }
 
-// due returns since when a topic may be sent, and whether one may.
+// due returns the time from which a topic may be sent alone or retried, and whether that time has come. It returns false if there is no such topic.
 func (q *quarantine) due(now time.Time) (since time.Time, is bool) {
 	switch {
 	case len(q.queue) > 0 && !q.lifted:

@@ -18,7 +18,8 @@ const (
 	scanPage = 1000
 	// maxTooLarge bounds the topics that are remembered because the broker has refused their values as too large.
 	maxTooLarge = 4096
-	step        = 100 * time.Millisecond
+	// step is the interval at which waits check their condition again.
+	step = 100 * time.Millisecond
 )
 
 // session is one publishing connection to the broker, with the comparisons that belong to it.
@@ -28,15 +29,15 @@ type session struct {
 	prefixes         []string // of the topics of all mirrors
 	backlog          *backlog
 	publisher        *mqttconn.Publisher
-	maxPacket        int              // that the broker accepts, in bytes
+	maxPacket        int              // size in bytes of the largest packet that the broker accepts
 	begun            func()           // called when a comparison begins
 	corrected        func(comparison) // called after each pass of a comparison, with what it has found
-	compared         func(comparison) // called when a comparison has ended
-	comparisonFailed func(error)      // called when it could not be made, and is tried again
+	compared         func(comparison) // called when a comparison has succeeded
+	comparisonFailed func(error)      // called when a comparison has failed, and will be retried
 	onRefused        func(topic)      // called when the broker refuses a topic
 
 	mu       sync.Mutex
-	tooLarge map[topic]string // version of the value that the broker has refused as too large
+	tooLarge map[topic]string // by topic, the version of the value that the broker has refused as too large
 }
 
 // serve compares the retained messages with the state, and publishes, until the connection or the context ends. It returns why the connection ended, and
@@ -100,7 +101,7 @@ func (s *session) publishAll(ctx context.Context) {
 func (s *session) publish(ctx context.Context, next *entry) bool {
 	t := next.topic
 	w, ok := s.lookup(t)
-	if !ok { // its mirror has gone, and leaves what it has published
+	if !ok { // the mirror is not configured any more; its retained messages stay
 		s.skipped(next, resultSkipped)
 		return true
 	}
@@ -110,18 +111,18 @@ func (s *session) publish(ctx context.Context, next *entry) bool {
 	}
 	s.backlog.weigh(next, len(w.value))
 	err := s.publisher.Publish(ctx, message, func(reason byte, err error) {
-		if err == nil { // else it stays in flight: the next connection knows that it may have ended this one
+		if err == nil { // on an error the topic stays in flight, because backlog.end may suspect it
 			s.acknowledged(next, &w, reason)
 		}
 	})
-	if errors.Is(err, mqttconn.ErrTooLarge) { // messageOf has left out a large value: even a message that clears the topic is too large
+	if errors.Is(err, mqttconn.ErrTooLarge) { // messageOf leaves out too large a value, so even a message without one is too large
 		s.skipped(next, resultTooLarge)
 		return true
 	}
 	return err == nil
 }
 
-// acknowledged takes up the reason code of a PUBACK.
+// acknowledged handles the PUBACK of a topic, by its reason code.
 func (s *session) acknowledged(sent *entry, w *wanted, reason byte) {
 	switch {
 	case reason < 0x80:
@@ -131,7 +132,7 @@ func (s *session) acknowledged(sent *entry, w *wanted, reason byte) {
 		s.answered(sent, w.result)
 	case reason == reasonPacketTooLarge && w.value != "" && s.noteTooLarge(sent.topic, w.version):
 		s.backlog.done(sent, true)
-		s.backlog.push(sent.topic) // to clear it, which is counted then
+		s.backlog.push(sent.topic) // the next message clears it; its result is counted
 	default:
 		s.answered(sent, resultRefused)
 		s.onRefused(sent.topic)
@@ -177,11 +178,11 @@ func (s *session) isTooLarge(t topic, version string) bool {
 
 // wanted is what the retained message of a topic is to be.
 type wanted struct {
-	result         string // resultSet; resultCleared or resultTooLarge if it is to be none
+	result         string // resultSet; or resultCleared or resultTooLarge if there is to be no retained message
 	value, version string
 }
 
-// messageOf returns what the retained message of a topic is to be. An empty one is none.
+// messageOf returns what the retained message of a topic is to be. An empty value means that there is to be none.
 func (s *session) messageOf(t topic, shown *fsm.Mirrored) wanted {
 	if !shown.Exists || shown.Value == "" || !t.isValid() {
 		return wanted{result: resultCleared}
@@ -193,10 +194,10 @@ func (s *session) messageOf(t topic, shown *fsm.Mirrored) wanted {
 	return w
 }
 
-// overhead is what a packet has at most beyond its topic, its payload and the version, in bytes.
+// overhead is the maximum size of a packet without its topic, its payload and the version, in bytes.
 const overhead = 5 + 2 + 2 + 4 + 1 + 2 + len(versionProperty) + 2
 
-// lookup returns what the retained message of a topic is to be. ok is false if no mirror in force has such topics.
+// lookup returns what the retained message of a topic is to be. ok is false if no mirror in force has the topic's prefix.
 func (s *session) lookup(t topic) (w wanted, ok bool) {
 	s.env.View(func(m *fsm.Machine) {
 		settings, _ := m.Settings()
@@ -220,8 +221,8 @@ func versionOf(message mqttconn.Message) string {
 	return message.Properties.User.Get(versionProperty)
 }
 
-// scan calls visit for the topic of each key that is shown, in the order of the keys. It returns how many keys have a mirror, and how many of these make
-// no valid topic. The state is locked while visit runs.
+// scan calls visit for each topic that is to have a retained message, in the order of the keys. It returns how many keys have a mirror, and how many of
+// these have an invalid topic. The state is locked while visit runs.
 func (s *session) scan(visit func(topic, *wanted)) (keys, unshown int) {
 	for after, more := "", true; more; {
 		s.env.View(func(m *fsm.Machine) {

@@ -8,15 +8,15 @@ import (
 	"holdfast/internal/topics"
 )
 
-// topic is a topic of a mirror: what it begins with, and the key that follows.
+// topic is a topic of a mirror: the prefix that the mirror sets, and the key that follows.
 type topic struct{ prefix, key string }
 
 func (t topic) String() string { return t.prefix + t.key }
 
-// clone returns the topic with memory of its own: a key of the state shares the memory of its value, and a key from a message that of the packet.
+// clone returns a copy of the topic that can be kept. Without the copy, a key of the state would keep its value in memory, and a key of a message its packet.
 func (t topic) clone() topic { return topic{t.prefix, strings.Clone(t.key)} }
 
-// maxLevels bounds the levels of a topic. EMQX carries 128 by default, Mosquitto 200; Mosquitto ends a connection that publishes on more.
+// maxLevels bounds the levels of a topic. By default EMQX allows 128 and Mosquitto 200. Mosquitto ends a connection that publishes on more.
 const maxLevels = 128
 
 // isValid reports whether the topic may be published.
@@ -26,7 +26,7 @@ func (t topic) isValid() bool {
 		!strings.ContainsAny(name, "+#") && !topics.HasDisallowedCharacters(name)
 }
 
-// topicOf returns a topic by its name, if a prefix begins it. No prefix begins another one.
+// topicOf splits a topic's name into one of the prefixes and a key. It returns false if the name begins with none of them. No prefix begins another one.
 func topicOf(name string, prefixes []string) (topic, bool) {
 	for _, prefix := range prefixes {
 		if key, ok := strings.CutPrefix(name, prefix); ok {

@@ -28,7 +28,7 @@ type Driver struct {
 
 	mu          sync.Mutex
 	lastCommand uint64
-	pending     map[string]chan error // for the responses to commands, by correlation data
+	pending     map[string]chan error // channels for the responses to commands, by correlation data
 }
 
 // New returns a driver.

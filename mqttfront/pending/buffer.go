@@ -22,7 +22,7 @@ type Buffer struct {
 	// outcomes has the requests with an outcome in the log, by index. It may have entries of requests that are not held, and superseded entries of requests
 	// with a newer outcome: TakePublished skips both.
 	outcomes []loggedOutcome
-	logging  map[string]int // by client key: requests that were submitted to the log and not yet ended; GETs behind a write, no-ops of SCANs and refusals count, too
+	logging  map[string]int // by client key: requests submitted to the log and not yet ended, with GETs behind a write, no-ops of SCANs and refusals
 
 	hints Hints
 }
@@ -50,7 +50,7 @@ func (p *Buffer) Len() int { return p.order.Len() }
 // Bytes returns the memory that the requests keep, in bytes.
 func (p *Buffer) Bytes() int { return p.bytes }
 
-// Get returns the request that counts for an id, or nil.
+// Get returns the request with an id, or nil. If the buffer has several copies, it is the last one added, until KeepFirst has chosen one.
 func (p *Buffer) Get(id fsm.RequestID) *Request { return p.byID[id] }
 
 // All returns the requests in their order. The loop may remove the current request. It must not remove a later one: that would end the loop early.
@@ -66,7 +66,7 @@ func (p *Buffer) All() iter.Seq[*Request] {
 	}
 }
 
-// Full reports whether there is no room to keep a request. A single one always finds room.
+// Full reports whether there is no room to keep a request. An empty buffer has room for any request.
 func (p *Buffer) Full(r *Request) bool {
 	return p.order.Len() > 0 && (p.bytes+r.Size > p.maxBytes || p.order.Len() >= p.maxRequests)
 }
@@ -74,7 +74,7 @@ func (p *Buffer) Full(r *Request) bool {
 // Crowded reports whether more than half of the room is taken.
 func (p *Buffer) Crowded() bool { return 2*p.bytes > p.maxBytes || 2*p.order.Len() > p.maxRequests }
 
-// Add adds a request behind the others. It is the one that counts for its id.
+// Add adds a request behind the others. From now on Get returns it for its id.
 func (p *Buffer) Add(r *Request) {
 	p.sequence++
 	r.Sequence = p.sequence
@@ -113,7 +113,7 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 		return
 	}
 	r, present := p.byID[id]
-	if expected && present && r.outcomeIndex < index { // a greater one is of a leader that answers the request again
+	if expected && present && r.outcomeIndex < index { // a greater index is that of a later entry, by which a leader answers the request again
 		r.SetOutcomeIndex(index)
 		r.awaitsReport = false
 		p.outcomes = append(p.outcomes, loggedOutcome{r, index})
@@ -125,7 +125,7 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 	}
 }
 
-// AddOutcome notes that a held request has its outcome, and may be released when that is published.
+// AddOutcome adds a held request that has its outcome to outcomes: it is released when the outcome is published.
 func (p *Buffer) AddOutcome(r *Request) {
 	at := len(p.outcomes)
 	for at > 0 && p.outcomes[at-1].index > r.outcomeIndex {
@@ -145,7 +145,7 @@ func (p *Buffer) FindOutcomes() {
 	slices.SortStableFunc(p.outcomes, func(a, b loggedOutcome) int { return cmp.Compare(a.index, b.index) })
 }
 
-// ForgetOutcomes forgets which held requests have an outcome: a new leader sends their replies.
+// ForgetOutcomes clears outcomes: a new leader answers these requests itself, and releases them after their replies.
 func (p *Buffer) ForgetOutcomes() { p.outcomes = nil }
 
 // AwaitReports makes the held requests that have an outcome wait for the leader's report: the leader that executed them does
@@ -156,8 +156,8 @@ func (p *Buffer) AwaitReports() {
 	}
 }
 
-// TakePublished removes from outcomes all entries up to the delivery watermark, and returns the held requests among them that await no report. The caller
-// removes these from the buffer.
+// TakePublished removes from outcomes all entries up to published, the delivery watermark: the log index up to which no reply is outstanding. It returns
+// the held requests among them that await no report. The caller removes these from the buffer.
 func (p *Buffer) TakePublished(published uint64) (released []*Request) {
 	for len(p.outcomes) > 0 && p.outcomes[0].index <= published {
 		if r := p.outcomes[0].request; r.state.IsHeld() && !r.awaitsReport && r.outcomeIndex == p.outcomes[0].index {
@@ -205,9 +205,10 @@ func (p *Buffer) NoConflictingWrite(r *Request) bool {
 	return p.logging[r.ClientKey()] == 0
 }
 
-// KeepFirst resolves two copies of a request. A leader and the only holder buffer every copy; any other follower buffers one. The copy with the lower
-// Sequence keeps its place and absorbs the other. KeepFirst returns the absorbed copy, and the caller removes it. It returns nil if there is no other copy,
-// or if the absorbed copy is with the store or in a publish queue. Then the caller calls KeepFirst again with the absorbed copy when that is held again.
+// KeepFirst resolves two copies of a request. The buffer of a leader, and of the only node that has a request, has every copy; that of any other follower
+// has one. The copy with the lower Sequence keeps its place and absorbs the other. KeepFirst returns the absorbed copy, and the caller removes it. It
+// returns nil if there is no other copy, or if the absorbed copy is with the store or in a publish queue. In that case the caller calls KeepFirst again
+// with the absorbed copy when it is held again.
 func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {
 	id := r.Command.ID
 	if id.IsZero() {

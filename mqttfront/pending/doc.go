@@ -1,9 +1,9 @@
-// Package pending keeps the requests of a node that are not known to be answered, and what the node knows of others. It has no lock, no clock
-// and no I/O: the caller provides locking and the current time.
+// Package pending keeps the requests of a node that are not known to be answered, and hints of how other requests ended. It has no lock, no clock and no
+// I/O: the caller provides locking and the current time.
 //
-// A request is in one of these states. It is held when it is pending, outcome known, duplicate or late. It is executing when its
-// command is with the store, or, for a read and for an error that needs no log, on its way to the answer. The store has it when it is
-// executing, shedding, retrieving or rejecting.
+// A request is in one of these states. It is held when it is pending, outcome known, duplicate or late. It is executing when the store has its command or
+// its read. An error that needs no log entry passes through executing at once. A request is in the store ("in store" below) when it is executing,
+// shedding, retrieving or rejecting.
 //
 //	from        when                                                         to
 //	-           it arrives, or is taken from another node                    pending, or outcome known or duplicate
@@ -41,8 +41,8 @@
 //	            it is stale, it has expired and the buffer is crowded, it has expired and the node is the only holder, a copy takes its
 //	            place, or the broker keeps it (ingest: leader)
 //
-// A held request awaits a report if an earlier leader executed it. The present leader may not have heard of it when it began, so
-// its delivery watermark does not say that the reply is published.
+// A held request awaits a report (the leader's broadcast of answered requests) if an earlier leader executed it. The present leader may not have known of
+// it when it began. Its delivery watermark, the log index up to which no reply is outstanding, then does not show that the reply is published.
 //
 // An open request has no known outcome, and may be executed until it expires. After that it stays in the buffer for
 // orderMemory, because its position helps to order other nodes' requests.

@@ -16,8 +16,8 @@ const (
 	maxHints = 1 << 17
 )
 
-// Hints records how requests ended: answered ones whose copy has not arrived here yet, and those that were refused without a reply or expired,
-// whether or not the node holds a copy. It is not safe for concurrent use. Callers pass the time.
+// Hints records how requests ended: answered requests whose copy has not arrived here yet, and requests that were refused without a reply or expired. The
+// node may still hold a copy of the latter. It is not safe for concurrent use. Callers pass the time.
 type Hints struct {
 	byID map[fsm.RequestID]hint
 	// order has two queues, by End.queue. An entry stays in its queue when its hint is replaced or removed.
@@ -26,9 +26,9 @@ type Hints struct {
 
 type hint struct {
 	end      End
-	index    uint64 // greatest log index at which it ended; 0 if only a leader's report says so, or it expired
-	arrivals int    // copies that this node will still receive; counts for AnsweredMemory after when
-	when     time.Time
+	index    uint64    // greatest log index at which it ended; 0 if only a leader's report says so, or it expired
+	arrivals int       // copies that this node still expects, until AnsweredMemory after when
+	when     time.Time // when the end was recorded last
 }
 
 type hintEntry struct {
@@ -41,13 +41,13 @@ type End uint8
 
 const (
 	EndAnswered End = iota // its outcome is in the log, or the leader reported it
-	// EndNoReply: the log has a refusal with CodeNoReply. It is silent, or the dedup table had no room for it. This entry did not execute the request. If the
-	// refusal is silent, an earlier entry may have.
+	// EndNoReply: the log has a refusal with CodeNoReply. The refusal is silent, or the dedup table had no room for it. The refusal's entry did not execute
+	// the request. If the refusal is silent, an earlier entry may have executed it.
 	EndNoReply
 	EndExpired // it expired before this node executed it
 )
 
-// The queues in Hints.order: of what is remembered for AnsweredMemory, and for unansweredMemory.
+// The queues in Hints.order: shortMemory has the hints that are kept for AnsweredMemory, longMemory those that are kept for unansweredMemory.
 const (
 	shortMemory = iota
 	longMemory
@@ -80,8 +80,8 @@ func (h *Hints) RecordEnd(id fsm.RequestID, end End, index uint64, copyExpected 
 	h.Forget(now)
 }
 
-// RecordReport records that the leader reported a request as answered that this node does not hold; a copy may still arrive. It does not replace a hint of
-// EndNoReply or EndExpired, which is needed to reject other copies.
+// RecordReport records the leader's report that a request is answered. This node does not hold the request, but a copy may still arrive. It does not
+// replace a hint of EndNoReply or EndExpired, which is needed to reject other copies.
 func (h *Hints) RecordReport(id fsm.RequestID, now time.Time) {
 	if known, ok := h.byID[id]; !ok || known.end == EndAnswered {
 		h.RecordEnd(id, EndAnswered, 0, true, now)

@@ -8,12 +8,12 @@ import (
 	"holdfast/fsm"
 )
 
-// Merge adds to the buffer the requests of other nodes that it lacks. byNode has each node's buffer, in its order. It returns
-// the added requests, and how many copies it dropped because the buffer was full. open reports whether a request is open and
-// the state has no outcome for it.
+// Merge adds to the buffer the requests of other nodes that it lacks. byNode has each node's buffer, in its order. Merge returns the added requests, and
+// how many copies it dropped because the buffer was full. open reports whether a request is open (it may still be executed) and the state has no outcome
+// for it.
 //
-// Only open requests get a new position, and only open requests are evidence of the order: of an answered request one node may
-// have the original and another a later copy. All other requests keep their order.
+// Only open requests get a new position, and only their positions are evidence of the order. An answered request is no evidence: one node may have the
+// original and another a later copy. All other requests keep their order.
 func (p *Buffer) Merge(byNode map[string][]*Request, open func(*Request) bool) (added []*Request, full int) {
 	nodes := slices.Sorted(maps.Keys(byNode))
 	elsewhere := make([][]*Request, len(nodes))
@@ -30,7 +30,7 @@ func (p *Buffer) Merge(byNode map[string][]*Request, open func(*Request) bool) (
 	for i, node := range nodes {
 		p.findContradictions(node, elsewhere[i], open, affected)
 	}
-	var localKeys map[string]string  // this node's client key for each of the peers'; computed before the first Add, from common requests only
+	var localKeys map[string]string  // from each peer's client keys to this node's; computed before the first Add, only from requests that both nodes hold
 	dropped := make(map[string]bool) // by client key: a request of the client found no room, so its later ones are dropped, too
 	for i, list := range elsewhere {
 		elsewhere[i] = slices.DeleteFunc(slices.Clone(list), func(r *Request) bool {
@@ -60,7 +60,7 @@ func (p *Buffer) Merge(byNode map[string][]*Request, open func(*Request) bool) (
 }
 
 // findContradictions adds to clients the keys of clients whose open requests this node and another one received in different orders. A node sends the same
-// list at each sweep. So it contradicts the position of a request once since BeginMerging, and not at each sweep.
+// list each time that the leader asks. So its contradiction of a request counts once after BeginMerging, and not each time.
 func (p *Buffer) findContradictions(node string, list []*Request, open func(*Request) bool, clients map[string]bool) {
 	last := make(map[string]uint64) // by client: the highest sequence here among the requests of the list so far
 	for _, r := range list {
@@ -85,7 +85,7 @@ func (p *Buffer) BeginMerging() {
 }
 
 // evidence returns the lists from which the send order is derived: this buffer and each peer's, in their order. A request that a node took from another
-// node is left out of its list if some node received it itself: the position there is only an estimate.
+// node is left out of the node's list if some node received it itself: its position in that list is only an estimate.
 func evidence(here []*Request, elsewhere [][]*Request) (lists [][]*Request) {
 	received := make(map[fsm.RequestID]bool)
 	for _, r := range here {
@@ -138,7 +138,7 @@ func (p *Buffer) localClientKey(r *Request) string {
 // arrange reorders the buffer. Open requests of affected clients get the order that mergeOrder finds in the lists. All other requests keep their order.
 // The two groups are interleaved by arrival time.
 func (p *Buffer) arrange(all []*Request, lists [][]*Request, affected map[string]bool, open func(*Request) bool) {
-	parts := make(map[string][][]*Request) // by client: what each node holds of it
+	parts := make(map[string][][]*Request) // by client key: the requests of the client that each list has
 	for _, list := range lists {
 		part := make(map[string][]*Request)
 		for _, r := range list {
@@ -151,7 +151,7 @@ func (p *Buffer) arrange(all []*Request, lists [][]*Request, affected map[string
 		}
 	}
 	ordered := make([]*Request, 0, len(all))
-	rank := make(map[*Request]time.Time, len(all)) // ascends along each client's order
+	rank := make(map[*Request]time.Time, len(all)) // the time by which the requests are sorted; it does not decrease along a client's order
 	rankInOrder := func(requests []*Request) {
 		var latest time.Time
 		for _, r := range requests {
@@ -198,10 +198,10 @@ func (p *Buffer) positionCounts(r *Request, open func(*Request) bool) bool {
 // barrier.
 const maxLag = 5 * time.Second
 
-// Settled returns the requests of another node's buffer, in its order, that the new leader need not wait for. A request is returned in three cases: it
-// has an outcome; the other node received it before the barrier; or it precedes an anchor and arrived before lostBefore + maxLag. An anchor is
-// an open request of the same client that both nodes received themselves, and of which the other node's copy was not sent later. This
-// node may have lost what the broker received before lostBefore, and nothing later.
+// Settled returns the requests of another node's buffer, in its order, that the leader need not wait for. This node's own session has delivered all that
+// the broker received before barrier. A request is returned in three cases: it has an outcome; the other node received it before the barrier; or it
+// precedes an anchor and arrived before lostBefore + maxLag. An anchor is an open request of the same client that both nodes received themselves, and
+// whose copy on the other node was not sent later. This node may have lost what the broker received before lostBefore, and nothing later.
 func (p *Buffer) Settled(list []*Request, barrier, lostBefore time.Time, open, hasOutcome func(*Request) bool) (settled []*Request) {
 	anchorEnd := make(map[string]int) // by client: the index after the last anchor
 	for i, r := range list {

@@ -39,7 +39,7 @@ func mergeOrder(lists [][]*Request) []*Request {
 // mergeGraph has an edge from each request to the one that followed it on some node.
 type mergeGraph struct {
 	lists [][]*mergeNode
-	order []*mergeNode // all, as they were found
+	order []*mergeNode // all nodes, in the order in which the lists were read
 	// inversionsCounted says that mergeCopy.inversions is set.
 	inversionsCounted bool
 }
@@ -50,21 +50,21 @@ const maxRecount = 4096
 
 type mergeNode struct {
 	request    *Request
-	arrived    time.Time    // at the earliest
-	sent       time.Time    // a measure of when the earliest copy was sent
-	copies     []mergeCopy  // one for each list that says where the request stands
+	arrived    time.Time    // earliest arrival of the copies
+	sent       time.Time    // earliest SentEstimate of the copies
+	copies     []mergeCopy  // one for each list in which the position of the request counts
 	successors []*mergeNode // rebuilt for each sort
 	inDegree   int          // predecessors that are not sorted yet
-	index      int
+	index      int          // position in mergeGraph.order
 }
 
 // mergeCopy is a request in one of the lists.
 type mergeCopy struct {
-	list int
-	sent time.Time
+	list int       // index in mergeGraph.lists
+	sent time.Time // SentEstimate of the copy
 	// brokerAfter is a moment after which the broker received the copy.
 	brokerAfter time.Time
-	// inversions is the number of pairs of another request and another list, where the request stands before this copy here and behind it there.
+	// inversions counts pairs of another request and another list: the other request stands before this copy in this list, and behind it in the other list.
 	inversions int
 }
 
@@ -74,13 +74,13 @@ func newMergeGraph(lists [][]*Request) *mergeGraph {
 	for i, list := range lists {
 		for _, r := range list {
 			n := byID[r.Command.ID]
-			if n == nil || r.Command.ID.IsZero() { // without an id, it is one of its own
+			if n == nil || r.Command.ID.IsZero() { // each request without an id has a node of its own
 				n = &mergeNode{request: r, arrived: r.Arrived, sent: r.SentEstimate, index: len(m.order)}
 				byID[r.Command.ID] = n
 				m.order = append(m.order, n)
 			}
 			if k := len(n.copies); k > 0 && n.copies[k-1].list == i {
-				continue // the first one says where it stands
+				continue // a second copy in the same list: the position of the first one counts
 			}
 			if r.Arrived.Before(n.arrived) {
 				n.arrived = r.Arrived
@@ -154,10 +154,10 @@ func (m *mergeGraph) sendDelays(list int) (delays []time.Duration) {
 	return delays
 }
 
-// dropResent leaves out the copies that were sent again: the broker received them after some node had received the original. What comes by a session that
-// lags looks as late, but the broker received it before.
+// dropResent leaves out the copies that were sent again: the broker received them after some node had received the original. A copy from a session that
+// lags also arrives late, but its BrokerAfter is early.
 func (m *mergeGraph) dropResent() {
-	const imprecise = 100 * time.Millisecond // between the times that two nodes give
+	const imprecise = 100 * time.Millisecond // how far the times of two nodes may differ
 	for _, n := range m.order {
 		n.copies = slices.DeleteFunc(n.copies, func(c mergeCopy) bool { return len(n.copies) > 1 && c.brokerAfter.Sub(n.arrived) > imprecise })
 	}
@@ -200,7 +200,7 @@ func (s suspicion) compare(other suspicion) int {
 		cmp.Compare(s.inversions, other.inversions), cmp.Compare(s.excess, other.excess))
 }
 
-// dropMostSuspicious leaves out the most suspicious copy, and reports whether there was any.
+// dropMostSuspicious leaves out the most suspicious copy of some requests, but never the only copy of a request. It reports whether there was one.
 func (m *mergeGraph) dropMostSuspicious(among []*mergeNode) bool {
 	if !m.inversionsCounted || len(among) <= maxRecount {
 		m.countInversions(among)
@@ -225,7 +225,7 @@ func (m *mergeGraph) dropMostSuspicious(among []*mergeNode) bool {
 	return worstNode != nil
 }
 
-// countInversions sets mergeCopy.inversions of some requests, from their places among each other.
+// countInversions sets mergeCopy.inversions of the requests in among. Only the places of these requests count.
 func (m *mergeGraph) countInversions(among []*mergeNode) {
 	const absent = -1
 	places := make([][]int, len(m.lists)) // by list and mergeNode.index
@@ -269,7 +269,7 @@ func (m *mergeGraph) countInversions(among []*mergeNode) {
 	}
 }
 
-// fenwick counts numbers below its length (Fenwick, 1994).
+// fenwick is a Fenwick tree (1994): it counts numbers below its length.
 type fenwick []int
 
 func (f fenwick) add(number int) {

@@ -10,12 +10,12 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// pageSize is about how many bytes a page has at most.
+// pageSize is the size in bytes from which on a page takes no further request.
 const pageSize = 1 << 20
 
-// Page returns the requests with an identity for ReadPage of another node, in their order, from a cursor that begins at 0, and the next cursor, 0 at
-// the end. An expired request is left out, unless it is open and not Forgettable: then it helps to order others. With an age, Page leaves out what is
-// younger, and what is known to have an outcome and awaits no report.
+// Page returns the requests with an identity in their order, one page at a time, for ReadPage of another node. The first cursor is 0; next is the cursor
+// of the next page, and 0 at the end. An expired request is left out, unless it is open and not Forgettable: then it helps to order others. If age is
+// above 0, Page also leaves out requests that arrived less than age ago, and requests with a known outcome that await no report.
 func (p *Buffer) Page(cursor uint64, age time.Duration, now time.Time) (page []byte, next uint64) {
 	for r := range p.All() {
 		if r.Sequence < cursor || r.Command.ID.IsZero() || r.Expired(now) && !r.IsOpen() || r.Forgettable(now) {
@@ -39,15 +39,15 @@ func appendField[T ~string | ~[]byte](b []byte, field T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(field))), field...)
 }
 
-// The flags of a request that one node gives to another.
+// Flags in the encoding of a request (appendRequest).
 const (
 	flagInvalid      = 1 << iota // its command has no kind: it is answered without the log
 	flagDuplicate                // it was found to have an outcome
-	flagRelayed                  // the node has it from another node
+	flagRelayed                  // the sender took it from another node
 	flagAwaitsReport             // it awaits the leader's report
 )
 
-// appendRequest appends a request as one node gives it to another. Times are relative to now, because clocks differ.
+// appendRequest appends the encoding in which one node sends a request to another. Times are relative to now, because clocks differ.
 func appendRequest(b []byte, r *Request, now time.Time) []byte {
 	deadline := int64(0)
 	if !r.Deadline.IsZero() {
@@ -78,8 +78,8 @@ func appendRequest(b []byte, r *Request, now time.Time) []byte {
 	}
 	body = binary.AppendUvarint(body, flags)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
-	body = binary.AppendVarint(body, r.SentEstimate.Sub(now).Milliseconds()) // an early version ended before this
-	body = binary.AppendVarint(body, now.Sub(r.BrokerAfter).Milliseconds())  // and a later one before this
+	body = binary.AppendVarint(body, r.SentEstimate.Sub(now).Milliseconds()) // not sent by early versions
+	body = binary.AppendVarint(body, now.Sub(r.BrokerAfter).Milliseconds())  // not sent by somewhat later ones, either
 	return appendField(b, body)
 }
 
@@ -122,9 +122,9 @@ func (f *fields) milliseconds() time.Duration {
 	return time.Duration(value) * time.Millisecond
 }
 
-// ReadPage returns the requests of a page that another node wrote between the moments asked and now. They do not refer to the page: a request that is kept would
-// keep all of it. ReadPage leaves out a request that it cannot read, as one that a newer version wrote, and adds an error. It may return requests and an error.
-// Times are counted from now, but BrokerAfter from asked: it must not be too late.
+// ReadPage returns the requests of a page that another node wrote between the moments asked and now. The requests do not refer to the page: one that is
+// kept would keep the whole page in memory. ReadPage leaves out a request that it cannot read, for instance one of a newer version, and adds an error. It
+// may return requests and an error. Relative times count from now. Only BrokerAfter counts from asked, because it must not be too late.
 func ReadPage(page []byte, asked, now time.Time) (requests []*Request, faults error) {
 	for rest := (fields{rest: page}); len(rest.rest) > 0 && rest.err == nil; {
 		r, err := readRequest(fields{rest: bytes.Clone(rest.bytes())}, asked, now)

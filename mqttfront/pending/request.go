@@ -14,12 +14,12 @@ type Request struct {
 	// SentEstimate is the message's deadline, or its arrival time if it has no deadline. If it exceeds that of another copy by more than expiryRounding, the
 	// client sent this copy later. Absorb does not change it.
 	SentEstimate time.Time
-	// BrokerAfter is a moment after which the broker received this copy: the session had delivered everything from before it. Zero if nothing is known, as
-	// of what is redelivered. Absorb does not change it.
+	// BrokerAfter is a moment after which the broker received this copy: the session had delivered everything from before it. It is zero if nothing is known,
+	// for instance for a redelivered message. Absorb does not change it.
 	BrokerAfter time.Time
-	HoldUntil   time.Time // when it is given up unanswered
+	HoldUntil   time.Time // when the request expires, unless its message expires earlier
 	Done        func()    // acknowledges the message to the broker
-	Redelivered bool      // the broker has sent it before
+	Redelivered bool      // the DUP flag: the broker may have sent it before
 	Backlog     bool      // received while the ingest session was more than 5 s behind the broker
 	FromPeer    bool      // this node took it from another node's buffer
 	// Relayed is set with FromPeer if the peer had itself taken it from another node: its position there is no evidence of the order.
@@ -30,11 +30,11 @@ type Request struct {
 	// Deadline, HoldUntil, Command.Lifetime, copied and Done. The other fields above do not change any more.
 	state          State
 	element        *list.Element // in Buffer.order
-	Began          time.Time     // when it was handed to the store, or its reply was queued if it never was
+	Began          time.Time     // when the store got it; if the store never had it, when its reply was queued
 	logging        bool          // counts in Buffer.logging
 	Scan           ScanStage
 	Sequence       uint64   // grows with the place in Buffer.order
-	client         string   // client key on this node, if the other node uses another key
+	client         string   // client key on this node, if the peer that sent the request uses another one
 	outcomeIndex   uint64   // index of the log entry with its outcome; 0 while that is not known
 	contradictedBy []string // nodes that were found, in this leadership, to have received the request in another order than this one
 	// awaitsReport says that an earlier leader executed the request. The present one may not know that this node holds it, so its
@@ -42,12 +42,12 @@ type Request struct {
 	awaitsReport bool
 }
 
-// ScanStage says where a SCAN is that counts in the leader's shares.
+// ScanStage says how a SCAN counts in the leader's limits on SCANs.
 type ScanStage uint8
 
 // The stages.
 const (
-	ScanNone     ScanStage = iota // no SCAN, or none that is under way
+	ScanNone     ScanStage = iota // not a SCAN, or a SCAN that is not under way
 	ScanReads                     // the store has it
 	ScanDelivers                  // the broker does not have its page yet
 )
@@ -67,7 +67,7 @@ func (r *Request) CopyArrived(at time.Time) {
 	}
 }
 
-// Expired reports whether the client does not wait for the answer any more.
+// Expired reports whether the client has stopped waiting for the answer: HoldUntil has passed, or the message has expired.
 func (r *Request) Expired(now time.Time) bool {
 	return !now.Before(r.HoldUntil) || r.MessageExpired(now)
 }

@@ -10,8 +10,8 @@ const (
 	StatePending State = iota
 	// StateOutcomeKnown: the log has the outcome. The node keeps the request until the reply is known to be published.
 	StateOutcomeKnown
-	// StateDuplicate: the request was found to have an outcome already. It must not have an effect: the outcome may be
-	// forgotten by the time the request is executed.
+	// StateDuplicate: the request was found to have an outcome already. It must not be executed: the dedup table may have forgotten the outcome by then, and
+	// the request would take effect twice.
 	StateDuplicate
 	// StateLate: a leader found that the request must not have an effect any more, and its refusal is not known to be in the log.
 	StateLate
@@ -43,7 +43,7 @@ func (r *Request) OutcomeIndex() uint64 { return r.outcomeIndex }
 // IsDuplicate reports whether the request was found to have an outcome already.
 func (r *Request) IsDuplicate() bool { return r.state == StateDuplicate || r.state == StateRetrieving }
 
-// IsOpen reports whether nothing is known that keeps the request from being executed.
+// IsOpen reports whether the request may still be executed, as far as this node knows: it has no outcome, and is neither a duplicate nor late.
 func (r *Request) IsOpen() bool {
 	return r.outcomeIndex == 0 && !r.IsDuplicate() && r.state != StateLate && r.state != StateRejecting
 }
@@ -71,7 +71,7 @@ func (r *Request) MarkExecuting(now time.Time) { r.state, r.Began = StateExecuti
 // MarkShedding notes that the store has the refusal of the request as overload.
 func (r *Request) MarkShedding(now time.Time) { r.state, r.Began = StateShedding, now }
 
-// MarkRejecting notes that the store has the refusal of a request that must not have an effect any more.
+// MarkRejecting notes that the store has the refusal of a request that must not have an effect any more. For a duplicate the state is StateRetrieving.
 func (r *Request) MarkRejecting(now time.Time) {
 	if r.Began = now; r.state == StateDuplicate {
 		r.state = StateRetrieving

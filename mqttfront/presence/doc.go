@@ -2,10 +2,10 @@
 // client made after it reconnected.
 //
 // The broker's events arrive late, and by another connection than requests. Time is therefore taken from markers: messages that a node
-// sends itself through the broker, by the session that brings the events. What arrives after a marker was processed by the broker after
-// the marker was sent; and when a client was not seen to come back before a marker returns, it was away when the marker was sent. No clock
-// of the broker gives a time. The clocks of two nodes count only when the leadership changes between a watch and its end, and may then be
-// 2 x Slack apart.
+// sends itself through the broker, by the session that receives the events. If an event arrives after a marker, the broker processed it
+// after the marker was sent. If a disconnected client was not seen to reconnect before a marker returns, it was not connected when the
+// marker was sent. No time comes from the broker's clock. The clocks of two nodes matter only if the leadership changes between the start
+// of a watch and its end. They may then differ by 2 x Slack.
 //
 // Locks: session.handling is held while a Disconnect is reported and while a message is acknowledged; Watcher.mu is held alone.
 package presence
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Slack is by how much watches are stamped later, and disconnects earlier, so that the clocks of two nodes may differ.
+// Slack is added to the times of watches and subtracted from the times of disconnects, because the clocks of two nodes may differ.
 const Slack = time.Second
 
 // Kind says what an Event is.
@@ -33,7 +33,7 @@ const (
 type Event struct {
 	Kind     Kind
 	ClientID string
-	// Connection orders the connections of one client, where the broker publishes that; 0 is unknown.
+	// Connection is a number that orders the connections of one client, if the broker publishes one; 0 is unknown.
 	Connection int64
 	// Ago is, for Uptime, an upper bound on the broker's uptime when it published the event.
 	Ago time.Duration
@@ -41,8 +41,8 @@ type Event struct {
 
 // Source says how a broker publishes events of its clients. Its methods are safe for concurrent use.
 type Source interface {
-	// Filters are what to subscribe to.
+	// Filters returns the topic filters to subscribe to.
 	Filters() []string
-	// Read returns what a message says, and false when that is nothing about clients. Retained says that it was published earlier.
+	// Read returns the event that a message reports, and false if it reports none. retained says that it was published before the subscription.
 	Read(topic string, payload []byte, retained bool) (Event, bool)
 }

@@ -17,7 +17,7 @@ const (
 // session.handling serializes them.
 type ledger struct {
 	report         func(broker.Disconnect)
-	processedAfter int64            // the broker processed the events that arrive now after this time
+	processedAfter int64            // lower bound on when the broker processed the events that arrive now
 	recheckAt      map[string]int64 // by client id: a marker sent at this time or later reports its disconnect again
 	connections    map[string]int64 // by client id: Event.Connection of its current connection
 	started        int64            // estimated start of the broker; 0 is unknown
@@ -58,7 +58,7 @@ func (l *ledger) event(e Event, now int64) {
 		if e.Connection != 0 && e.Connection < known {
 			return // the Connected event of the newer connection has reported this already
 		}
-		// The current connection ended. The number of the one that took over may be lower: clocks of broker nodes differ, and are set.
+		// The current connection ended. The number of the one that took over may be lower: the clocks of broker nodes differ, and may be set back.
 		delete(l.connections, e.ClientID)
 		l.emit(e.ClientID, l.processedAfter)
 	case Disconnected:
@@ -78,8 +78,8 @@ func (l *ledger) event(e Event, now int64) {
 // handleUptime handles the uptime of the broker, in milliseconds by its own clock, which it publishes repeatedly. The first known start of the broker, and each
 // later one, ends the connections of all clients.
 //
-// That clock may stand still or go slower than this node's. So an estimated start that moves is no restart, if the broker was seen running after it. And
-// what is reported is earlier by as much as the clocks may differ.
+// The broker's clock may stand still or run slower than this node's, and then the estimated start moves. That is no restart if the broker was seen running
+// after the new estimate. The reported time is earlier by as much as the two clocks may differ.
 func (l *ledger) handleUptime(uptime int64) {
 	const (
 		tolerance = 5_000 // milliseconds

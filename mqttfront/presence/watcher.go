@@ -23,7 +23,7 @@ type Config struct {
 	Username string
 	Password func() []byte // asked for each connection; nil is a login without one
 	Dialer   *mqttconn.Dialer
-	// Wall returns milliseconds since the Unix epoch. It is asked once: a clock that is set later moves nothing.
+	// Wall returns milliseconds since the Unix epoch. It is called once, so a clock that is set later changes no time.
 	Wall func() int64
 	// Boot tells the markers of this process from those of an earlier one.
 	Boot uint64
@@ -33,22 +33,22 @@ type Config struct {
 
 	KeepAlive      time.Duration // of MQTT; in whole seconds
 	ConnectTimeout time.Duration // bounds an attempt to connect and subscribe
-	SessionExpiry  time.Duration // session expiry: how long the broker keeps events while the node is not connected; in whole seconds
-	Interval       time.Duration // of markers
+	SessionExpiry  time.Duration // how long the broker keeps the session and its events without a connection; in whole seconds
+	Interval       time.Duration // between two markers (see the package comment)
 }
 
-// maxPacket is the largest packet that is accepted.
+// maxPacket is the size in bytes of the largest packet that is accepted.
 const maxPacket = 1 << 20
 
 // ErrNotConnected says that there is no session with the broker now.
 var ErrNotConnected = errors.New("no session with the broker")
 
-// Watcher has a session with the broker, by which it hears of clients. It is safe for concurrent use.
+// Watcher has a session with the broker, which delivers the events of clients. It is safe for concurrent use.
 type Watcher struct {
 	config Config
 	source Source
 	start  time.Time
-	wall   int64 // at start
+	wall   int64 // result of Config.Wall at start
 	ledger *ledger
 	// resumable says that the broker may have kept the session of this process.
 	resumable bool
@@ -65,8 +65,7 @@ func New(config Config, source Source) *Watcher {
 // now returns milliseconds since the Unix epoch, by a monotonic clock that was set from Wall in New.
 func (w *Watcher) now() int64 { return w.wall + time.Since(w.start).Milliseconds() }
 
-// Origin implements broker.Driver. Time is that of the arrival plus Slack, so that a disconnect, which is reported Slack earlier, never ends a newer
-// watch.
+// Origin implements broker.Driver. Time is the time of the call plus Slack. A disconnect is reported Slack earlier, so it never ends a newer watch.
 func (w *Watcher) Origin(*paho.Publish) broker.Origin {
 	return broker.Origin{Time: w.now() + int64(Slack/time.Millisecond)}
 }
@@ -74,6 +73,7 @@ func (w *Watcher) Origin(*paho.Publish) broker.Origin {
 // TrustedIdentity implements broker.Driver.
 func (w *Watcher) TrustedIdentity() bool { return w.config.Trusted }
 
+// topic returns the topic of this node's markers.
 func (w *Watcher) topic() string {
 	return fmt.Sprintf("holdfast/%s/%s/presence", w.config.Cluster, w.config.Node)
 }
@@ -128,7 +128,7 @@ func (w *Watcher) setClient(client *paho.Client) {
 	w.client = client
 }
 
-// Publish publishes at QoS 1 by the session, for the broker itself. It returns ErrNotConnected where there is none.
+// Publish publishes at QoS 1 by the session: a marker, or a command to the broker. It returns ErrNotConnected if there is no session.
 func (w *Watcher) Publish(ctx context.Context, topic string, payload []byte) error {
 	w.mu.Lock()
 	client := w.client
@@ -157,7 +157,7 @@ type session struct {
 
 	handling sync.Mutex // guards the fields below, and serializes the ledger
 	begun    bool
-	early    []mqttconn.Message // that came before CONNACK was handled
+	early    []mqttconn.Message // messages that arrived before begin was called
 	closed   bool
 }
 

@@ -22,12 +22,12 @@ type connection struct {
 	clientID  string
 	queue     *queue
 
-	refusalLogged atomic.Bool  // that the broker refuses a reply
-	downSince     atomic.Int64 // milliseconds since the Unix epoch; 0 while it is up
-	maxPacket     atomic.Int64 // that the broker accepts on the latest network connection, in bytes; first set by Connections.start
+	refusalLogged atomic.Bool  // it was logged that the broker refuses a reply
+	downSince     atomic.Int64 // when it went down, in milliseconds since the Unix epoch; 0 while it is up
+	maxPacket     atomic.Int64 // size in bytes of the largest packet that the broker accepts, by the latest CONNACK; first set by Connections.start
 
-	// notified are the clients with a notification since startRecordIfNeeded last began a record: the current TLS record may contain it. Owned by the
-	// goroutine that publishes.
+	// notified holds the clients to which a notification was sent since startRecordIfNeeded last began a TLS record. The current record may contain that
+	// notification. Owned by the goroutine that publishes.
 	notified map[string]struct{}
 }
 
@@ -97,8 +97,8 @@ func (c *connection) serve(ctx context.Context, publisher *mqttconn.Publisher) l
 // reconnect connects again. It confirms the leadership before and after it connects.
 //
 // After a restart the broker may have lost its sessions. A client that subscribes again after its reply was published misses the reply, and sends its
-// request again. The other nodes drop that copy, because the reply was published. This node must receive it. So nothing is published until the node's
-// own session is up again, for a bounded time (AwaitSession).
+// request again. The other nodes drop that copy, because the reply was published. This node must receive it. So this node publishes
+// nothing until its own session is up again, or until AwaitSession gives up.
 func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := c.env.Confirm(ctx); err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func (c *connection) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 			}
 			continue
 		}
-		publisher.Expedite(o.blamedLosses >= soloAfter) // the next one waits for its PUBACK
+		publisher.Expedite(o.blamedLosses >= soloAfter) // then the next output waits for the PUBACK of this one
 		if !c.send(ctx, publisher, o) {
 			return
 		}
@@ -184,7 +184,7 @@ func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o 
 		c.finish(o)
 		return true
 	}
-	return err == nil // an output that was not sent stays in flight; requeue sends it on the next connection without a loss
+	return err == nil // an output that was not sent stays in flight; requeue puts it back, and counts no loss
 }
 
 // startRecordIfNeeded begins a new TLS record before an output to a client that has a notification in the current record. If a client did not subscribe to

@@ -17,7 +17,7 @@ type Connections struct {
 	all       []*connection
 	stop      context.CancelFunc
 	work      sync.WaitGroup
-	closed    func()
+	closed    func() // called at the end of Close
 }
 
 // connect connects all connections. It confirms the leadership before the first CONNECT and again after the last CONNACK. Nothing is published before the
@@ -54,12 +54,12 @@ func (w *Environment) confirmConnected(ctx context.Context) error { return w.Con
 func (c *Connections) start(ctx context.Context, publishers []*mqttconn.Publisher) {
 	ctx, c.stop = context.WithCancel(ctx)
 	for i, connection := range c.all {
-		connection.maxPacket.Store(int64(publishers[i].MaxPacket())) // before anything is executed: MaxPacket bounds what is
+		connection.maxPacket.Store(int64(publishers[i].MaxPacket())) // before a request is executed: MaxPacket bounds the reply of a transaction
 		c.work.Go(func() { connection.run(ctx, publishers[i]) })
 	}
 }
 
-// Close stops publishing at once, and waits for the end of it.
+// Close stops publishing at once, and waits until the connections have ended.
 func (c *Connections) Close() {
 	c.stop()
 	c.work.Wait()
@@ -75,8 +75,8 @@ func (c *Connections) MaxPacket() int64 {
 	return least
 }
 
-// Send queues an output on the connection on which its client receives everything. It returns the outputs that are given up because of it: the
-// oldest notifications where there are too many, or the output itself while its client has a penalty. Published is not called for these.
+// Send queues an output on the connection on which its client receives everything. It returns the outputs that are given up: the
+// oldest notifications if too many wait, or the output itself while its client has a penalty. Handler.Published is not called for these.
 func (c *Connections) Send(client string, o *Output) (dropped []*Output) {
 	if o.Request != nil && c.penalties.has(o.Request, time.Now()) {
 		c.env.Metrics.abandoned.WithLabelValues(o.kind()).Inc()

@@ -17,9 +17,9 @@ type Config struct {
 	Connections int    // publishing connections
 	// MaxNotifications bounds the notifications that wait on one publishing connection; beyond it the oldest are given up.
 	MaxNotifications     int
-	MaxNotificationBytes int           // bounds the keys and values of these; a single larger notification is kept
-	BackoffMin           time.Duration // between attempts to connect
-	BackoffMax           time.Duration
+	MaxNotificationBytes int           // bounds the total size of their keys and values; a single larger notification is kept
+	BackoffMin           time.Duration // shortest delay between attempts to connect
+	BackoffMax           time.Duration // longest delay between attempts to connect
 }
 
 // Environment is all that an Outbox touches outside of its own memory. The functions are safe for concurrent use.
@@ -28,12 +28,13 @@ type Environment struct {
 	Connect func(ctx context.Context, clientID string) (*mqttconn.Publisher, error)
 	// Confirm returns nil when this node led at some moment after the call.
 	Confirm func(ctx context.Context) error
-	// Pause waits for between a half of d and d, or until the context ends.
+	// Pause waits for a random time between d/2 and d, or until the context ends.
 	Pause func(ctx context.Context, d time.Duration)
 	// SessionUpSince reports whether the node's own session has been up without interruption since a moment.
 	SessionUpSince func(moment time.Time) bool
-	// AwaitSession waits until a probe that was sent at a moment or later has returned by the node's own session. The wait is bounded. It does not wait
-	// if only the broker keeps requests, and stops while a request waits for room in the pending request buffer.
+	// AwaitSession waits until the node's own session has received a probe that was sent at the given moment or later. A probe is a message that the node
+	// sends to itself through the broker. The wait is bounded. AwaitSession does not wait if only the broker keeps requests, and stops while a request
+	// waits for room in the pending request buffer.
 	AwaitSession func(ctx context.Context, moment time.Time)
 	// TrustedIdentity reports whether the broker vouches for client ids.
 	TrustedIdentity func() bool
@@ -61,7 +62,7 @@ type Outbox struct {
 	loop      takeoverLoop
 
 	mu          sync.Mutex
-	connections *Connections // of the leadership, if there is one
+	connections *Connections // of the current leadership; nil without one
 }
 
 // NewOutbox returns an outbox without connections.
@@ -129,7 +130,8 @@ func (o *Outbox) Down(now time.Time) (longest time.Duration) {
 	return longest
 }
 
-// InTakeoverLoop reports whether, within loopWarningInterval, publishing connections were lost so often that another client probably takes them over.
+// InTakeoverLoop reports whether a takeover loop was logged within the last loopWarningInterval: two clients probably take the publishing connections over
+// from each other again and again.
 func (o *Outbox) InTakeoverLoop() bool { return o.loop.detectedRecently(time.Now()) }
 
 // lost counts a lost connection, after the next one is up. A loss counts for the takeover loop if the connection was up for at most maxLoopUptime and the

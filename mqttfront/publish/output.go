@@ -11,23 +11,23 @@ import (
 
 // Output is a reply or a notification on its way to the broker: a reply if Request is set, and a notification if Event is.
 type Output struct {
-	Index  uint64 // of its log entry; 0 for what is not in the log
+	Index  uint64 // index of its log entry; 0 if it has none
 	Queued time.Time
 
-	Request  *wire.Request // a reply
-	Deadline time.Time     // of the request: Request.Deadline may still move
+	Request  *wire.Request // set for a reply
+	Deadline time.Time     // copy of Request.Deadline, which may still change
 	Result   fsm.Result
-	Tag      any // the caller's
+	Tag      any // for the caller; this package does not use it
 
-	Event    *fsm.Event // a notification
+	Event    *fsm.Event // set for a notification
 	Receiver *fsm.Receiver
 	TTL      time.Duration // how long after Queued a notification is worth delivering
 
 	// The fields below are guarded by queue.mu.
 	lost         bool // its connection ended before the broker acknowledged it
 	blamedLosses int  // see soloAfter
-	finished     bool
-	dropped      bool // for lack of room in the queue
+	finished     bool // see queue.finish
+	dropped      bool // given up for lack of room in the queue
 }
 
 // size returns the bytes that a notification keeps in memory.

@@ -15,8 +15,8 @@ const (
 	maxPenalties = 1024
 )
 
-// penalties holds the clients whose replies made the broker end a publishing connection. Such a client gets no replies for penaltyTime: each may cost
-// all clients of the connection a reconnect. All methods are safe for concurrent use.
+// penalties holds the clients whose replies made the broker end a publishing connection. Such a client gets no replies for penaltyTime, because
+// each such reply may end the connection for all of its clients. All methods are safe for concurrent use.
 type penalties struct {
 	trusted func() bool // reports whether the broker vouches for client ids
 
@@ -26,7 +26,7 @@ type penalties struct {
 }
 
 // key returns the key under which the client of a request is penalized: its client id if the broker vouches for it, else the response topic. A
-// client that gives another's id must not get that one penalized.
+// client that forges the id of another client must not get that other client penalized.
 func (p *penalties) key(r *wire.Request) string {
 	if id := r.Command.Principal.ClientID; id != "" && p.trusted() {
 		return "client " + id

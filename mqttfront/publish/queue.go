@@ -19,15 +19,15 @@ const (
 // All methods are safe for concurrent use.
 type queue struct {
 	maxNotifications int
-	maxBytes         int                        // of the keys and values of notifications
+	maxBytes         int                        // bounds the total size of the keys and values of waiting notifications
 	penaltyKey       func(*wire.Request) string // the key under which the client of a request is penalized
 	wake             chan struct{}              // capacity 1; an element says that there may be something to send
 
 	mu            sync.Mutex
 	waiting       []*Output
-	inFlight      []*Output // sent, in order; the first is not acknowledged
+	inFlight      []*Output // sent, in order; the first is not acknowledged, later ones may be
 	notifications []*Output // in waiting, in order
-	bytes         int       // of their keys and values
+	bytes         int       // total size of the keys and values of notifications
 	// droppedInWaiting counts the outputs that were dropped for lack of room and are still in waiting.
 	droppedInWaiting int
 }
@@ -37,7 +37,7 @@ func newQueue(maxNotifications, maxBytes int, penaltyKey func(*wire.Request) str
 }
 
 // push queues an output. Replies are bounded by the requests that are admitted. Notifications are bounded here: push drops and returns the oldest ones until
-// maxNotifications and maxBytes hold. The last one stays, whatever its size.
+// the others are within maxNotifications and maxBytes. The newest one stays, whatever its size.
 func (q *queue) push(o *Output) (dropped []*Output) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -69,8 +69,8 @@ func (q *queue) signal() {
 	}
 }
 
-// next takes the next output and puts it in flight. wait says that there is none to send now: nothing waits, or the next output or the last one in flight
-// has at least soloAfter losses, so that it must be in flight alone.
+// next takes the next output and puts it in flight. wait is true if none may be sent now. That is so if the queue is empty. It is also so while outputs are
+// in flight, if the next output or the last one in flight must be in flight alone, because it has soloAfter losses.
 func (q *queue) next() (o *Output, wait bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,7 +86,7 @@ func (q *queue) next() (o *Output, wait bool) {
 	o = q.waiting[0]
 	q.waiting[0] = nil
 	q.waiting = q.waiting[1:]
-	if o.Event != nil { // the oldest
+	if o.Event != nil { // it is notifications[0]
 		q.notifications = q.notifications[1:]
 		q.bytes -= o.size()
 	}

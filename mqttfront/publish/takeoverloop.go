@@ -16,9 +16,9 @@ type takeoverLoop struct {
 
 const (
 	loopWindow          = time.Minute
-	loopLosses          = 4 // within loopWindow
+	loopLosses          = 4 // losses within loopWindow that make a loop
 	loopWarningInterval = 10 * time.Minute
-	// maxLoopUptime is how long a connection lives at most whose loss counts. Outbox.lost selects the losses.
+	// maxLoopUptime is the longest uptime of a connection whose loss counts. Outbox.lost checks it.
 	maxLoopUptime = 5 * time.Second
 )
 

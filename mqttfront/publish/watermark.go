@@ -8,20 +8,20 @@ import "sort"
 // The caller adds no index below the watermark, and adds all outputs of an entry before the first Done of that entry. So the watermark never passes an
 // output that is not added yet. Each Done must match an Add: Done with an index that is not outstanding panics or counts for a later entry.
 type Watermark struct {
-	entries []markedEntry // ascending; the first has something left
+	entries []markedEntry // by ascending index; the first has outstanding outputs
 	index   uint64
 }
 
 type markedEntry struct {
 	index uint64
-	left  int
+	left  int // number of its outstanding outputs
 }
 
 // Index returns the watermark, 0 until something was published.
 func (w *Watermark) Index() uint64 { return w.index }
 
-// Add notes an output of the entry at the index. 0 is for what is not in the log. An index that was not added before and is lower than the last one counts
-// for the next entry above it. Done finds the same entry.
+// Add records an outstanding output of the log entry at index. It ignores index 0, which means that there is no log entry. If an index is added late, after
+// a higher one, and is not there yet, its output counts for the next higher index that is there. Done finds the same place.
 func (w *Watermark) Add(index uint64) {
 	if index == 0 {
 		return
@@ -34,7 +34,7 @@ func (w *Watermark) Add(index uint64) {
 	w.entries = append(w.entries, markedEntry{index: index, left: 1})
 }
 
-// Done notes that an output that was added is published, and reports whether the watermark has moved.
+// Done records that an output is not outstanding any more, and reports whether the watermark has moved.
 func (w *Watermark) Done(index uint64) bool {
 	if index == 0 {
 		return false

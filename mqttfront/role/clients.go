@@ -11,7 +11,7 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// Clients is what a leader does to MQTT clients through the broker's driver. It ends the watches of clients that disconnected, disconnects clients that
+// Clients acts on MQTT clients for a leader, through the broker's driver. It ends the watches of clients that disconnected, disconnects clients that
 // misbehave, and subscribes clients to their notifications. All methods are safe for concurrent use.
 type Clients struct {
 	mayWatch   func(clientID string) bool // see Dispatcher.mayWatch
@@ -21,7 +21,7 @@ type Clients struct {
 	subscriber *broker.Subscriber
 }
 
-// Run calls the driver until the context ends.
+// Run makes the queued calls of the driver until the context ends.
 func (c *Clients) Run(ctx context.Context) {
 	var calling sync.WaitGroup
 	calling.Go(func() { c.kicker.Run(ctx) })
@@ -39,8 +39,8 @@ func (c *Clients) EndWatches(d broker.Disconnect) {
 	c.propose(fsm.Command{Kind: fsm.KindClientGone, Principal: principal(d.ClientID), Everyone: d.Everyone, BrokerTime: d.Time})
 }
 
-// Kick disconnects the publisher of a request with an invalid response topic, or of a request whose reply was abandoned (publish.Handler). It does not wait
-// for that. It is called only while this node leads.
+// Kick disconnects the publisher of a request with an invalid response topic, or of a request whose reply was abandoned (publish.Handler). It does not
+// wait until the publisher is disconnected. It is called only while this node leads.
 func (c *Clients) Kick(r *wire.Request) {
 	c.kicker.Kick(broker.Publisher{ClientID: r.Command.Principal.ClientID, Username: r.Command.Principal.Username})
 }

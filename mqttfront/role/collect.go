@@ -18,6 +18,7 @@ import (
 // the same client.
 
 const (
+	// collectTime bounds how long a leader waits for the other nodes' answers.
 	collectTime = 200 * time.Millisecond
 	// barrierTime bounds how long a new leader waits for a probe when other nodes hold requests that it lacks. After that it asks the other nodes again, if
 	// it cannot serve yet.
@@ -33,7 +34,7 @@ type PeerRequests struct {
 	received time.Time
 }
 
-// collection is what the other nodes hold, by node, each in its order.
+// collection has the requests that the other nodes hold: by node, in the order of the node's buffer.
 type collection struct {
 	mu       sync.Mutex
 	byNode   map[string][]*pending.Request
@@ -92,7 +93,7 @@ func restAfter(firstPages, earlier []*pending.Request) []*pending.Request {
 	return slices.DeleteFunc(slices.Clone(earlier), func(r *pending.Request) bool { return sent[r.Command.ID] > 0 })
 }
 
-// withoutRepeats keeps the first of requests that are the same. A node that reorders its requests between two pages sends some of them twice.
+// withoutRepeats keeps only the first of several copies of a request. A node that reorders its requests between two pages sends some of them twice.
 func withoutRepeats(list []*pending.Request) []*pending.Request {
 	known := make(map[fsm.RequestID]bool, len(list))
 	return slices.DeleteFunc(list, func(r *pending.Request) bool {
@@ -102,9 +103,10 @@ func withoutRepeats(list []*pending.Request) []*pending.Request {
 	})
 }
 
-// CollectFromPeers returns the requests that other nodes hold. If this node lacks any of them, it asks for a probe and waits until one that was sent after the
-// collection returns, for at most barrierTime. It repeats both until such a probe has returned or untilConnected, a child of ctx, ends. It needs a new
-// collection each time: the barrier must pass the moment of the latest one, and a request that arrived here since may be an anchor (pending.Buffer.Settled).
+// CollectFromPeers returns the requests that other nodes hold. If this node lacks any of them, it asks for a probe, a message to itself through the
+// broker. It waits for at most barrierTime until a probe has returned that was sent after the collection. It repeats both until such a probe has returned
+// or untilConnected, a child of ctx, ends. It needs a new collection each time: the barrier must pass the moment of the latest one, and a request that
+// arrived here since may be an anchor (pending.Buffer.Settled).
 func (l *Leader) CollectFromPeers(ctx, untilConnected context.Context) (held PeerRequests) {
 	held.byNode = make(map[string][]*pending.Request)
 	waiting := ctx

@@ -8,7 +8,7 @@ import (
 )
 
 // A request may arrive several times. A node may hold a request that was already executed or shed, and not know it. The functions of this file prevent
-// that a copy is executed twice, or out of its client's order.
+// that a request is executed twice, or out of its client's order.
 
 // markIfKnown marks a request as a duplicate if the dedup table has its outcome, and returns the index of the entry that has
 // it, or 0.

@@ -10,8 +10,8 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// answerLocked sends a reply on its way, or ends the request if the result has none (CodeNoReply). index is that of the entry with the outcome, 0 for
-// what is not in the log.
+// answerLocked queues the reply to a request, or ends the request if the result has no reply (CodeNoReply). index is that of the entry with the outcome, 0
+// if the outcome is not in the log.
 func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Result) {
 	if r.State().IsHeld() {
 		l.load.add(r) // not counted yet: this leader did not execute it, it only sends the reply
@@ -57,7 +57,8 @@ func (l *Leader) sendLocked(client string, o *publish.Output) {
 	}
 }
 
-// addUnsentLocked notes an outcome without a reply. The delivery watermark moves past it, so that the other nodes drop their copies.
+// addUnsentLocked notes an outcome without a reply. The delivery watermark (the log index up to which no output is outstanding) moves past it, so that the
+// other nodes drop their copies.
 func (l *Leader) addUnsentLocked(index uint64) {
 	if index != 0 {
 		l.watermark.Add(index)
@@ -65,7 +66,8 @@ func (l *Leader) addUnsentLocked(index uint64) {
 	}
 }
 
-// passUnsentLocked is called when all outputs of an entry are added: the delivery watermark must not pass one that is still to be added.
+// passUnsentLocked moves the delivery watermark past the outputs in unsent. It is called when all outputs of an entry are added: the watermark must not
+// pass an output that is still to be added.
 func (l *Leader) passUnsentLocked() {
 	for _, index := range l.unsent {
 		l.publishedLocked(index)
@@ -83,8 +85,8 @@ func (l *Leader) Published(o *publish.Output) {
 	}
 }
 
-// NoSubscriber implements publish.Handler. The driver subscribes the client if it can. Otherwise the end of its watches that the key belongs to is
-// proposed. The state machine leaves those that are newer than the change.
+// NoSubscriber implements publish.Handler. If the driver can, it subscribes the client to its notifications. Otherwise NoSubscriber proposes to end the
+// client's watches that match the key. The state machine keeps those that are newer than the change.
 func (l *Leader) NoSubscriber(o *publish.Output) {
 	end := fsm.Command{
 		Kind: fsm.KindWatchEnd, Principal: principal(o.Receiver.ClientID), Key: []byte(o.Event.Key),
@@ -130,7 +132,7 @@ func (l *Leader) endReplyLocked(o *publish.Output) {
 	}
 }
 
-// markInheritedAnsweredLocked notes that a request need not be answered any more, if an earlier leader executed it.
+// markInheritedAnsweredLocked notes that a request need not be answered any more, if it is in inherited: an earlier leader executed it.
 func (l *Leader) markInheritedAnsweredLocked(r *pending.Request) {
 	if _, ok := l.inherited[r.Command.ID]; ok {
 		l.inherited[r.Command.ID] = true

@@ -13,8 +13,8 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// Dispatcher gives the node's role what arrives, and the outcomes of log entries that the store has applied. All exported methods but
-// SetStore are safe for concurrent use.
+// Dispatcher passes arriving requests, and the outcomes of applied log entries, to the node's role. All exported methods but SetStore are safe for
+// concurrent use.
 type Dispatcher struct {
 	*tracker
 	role    role // guarded by tracker.mu
@@ -29,7 +29,7 @@ func NewDispatcher(config *Config, metrics *metrics.Metrics, log *slog.Logger) *
 	return &Dispatcher{tracker: t, role: nonLeader(t)}
 }
 
-// NewLeader returns a leader that does not serve yet. deliveringSince is that of the node's own session.
+// NewLeader returns a leader that does not serve yet. deliveringSince is NodeSession.DeliveringSince of the node's own session.
 func (d *Dispatcher) NewLeader(barrier *ingest.Barrier, deliveringSince func() time.Time, clients *Clients) *Leader {
 	return &Leader{
 		tracker: d.tracker, becomeLocked: d.becomeLocked, resignLocked: d.resignLocked,
@@ -47,7 +47,7 @@ func (d *Dispatcher) NewClients(driver broker.Driver) *Clients {
 	}
 }
 
-// mayWatch reports whether a client watches a key, or has writes under way, which may make it watch one.
+// mayWatch reports whether a client watches a key, or has requests on their way through the log, which may make it watch one.
 func (d *Dispatcher) mayWatch(clientID string) (watches bool) {
 	d.mu.Lock()
 	writes := d.pending.Logging(clientID)
@@ -65,7 +65,7 @@ func (d *Dispatcher) propose(command fsm.Command) {
 	d.store.Flush()
 }
 
-// flush passes on what the store has gathered.
+// flush calls Store.Flush.
 func (d *Dispatcher) flush() { d.store.Flush() }
 
 // ignored counts a message on the invoke topic that is not executed.
@@ -133,7 +133,7 @@ func (d *Dispatcher) leads() bool {
 // becomeLocked makes a leader the node's role.
 func (d *Dispatcher) becomeLocked(l *Leader) { d.role = l }
 
-// resignLocked makes a role that does not lead the node's, and returns it.
+// resignLocked gives the node a role that does not lead, and returns that role.
 func (d *Dispatcher) resignLocked() role {
 	d.role = nonLeader(d.tracker)
 	return d.role
@@ -150,7 +150,7 @@ func (d *Dispatcher) recheckPending() {
 	})
 }
 
-// admit takes a request in: a leader executes it, another node holds it.
+// admit waits for room and passes a request to the node's role. If the node stops or the context ends, it leaves the request unacknowledged.
 func (d *Dispatcher) admit(ctx context.Context, r *pending.Request) {
 	found := d.dedupLookup(r)
 	d.mu.Lock()

@@ -15,7 +15,7 @@ import (
 type decision struct {
 	reject   bool   // a refusal goes into the log. The client gets the outcome that the dedup table has; without one the request never takes effect
 	silent   bool   // with reject: the request may have taken effect, so a refusal must not be answered
-	overload string // the limit that the request exceeds, for which it is shed; empty: none
+	overload string // the limit that the request exceeds, so that it is shed; empty if it exceeds none
 }
 
 // decideLocked decides how a request is handled. See executeLocked for onArrival.
@@ -138,7 +138,7 @@ func (l *Leader) stripOversizeLocked(command *fsm.Command) {
 	}
 }
 
-// replyFields is how many bytes the packet of a reply has beyond its payload, its topic and the Correlation Data, at most.
+// replyFields bounds the bytes of a reply's packet without its payload, its topic and the Correlation Data.
 const replyFields = 256
 
 // commandForLogLocked returns the command of a request as it goes into the log: encoded for the log version in force, and without keys and values that exceed a limit.

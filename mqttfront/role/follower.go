@@ -7,8 +7,8 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// follower is the role of a node that does not lead, where each node's own session brings requests. It holds them. If the node becomes the leader,
-// the leader answers them.
+// follower is the role of a node that does not lead, with cluster.ingest: everywhere. It holds the requests that the node's own session delivers. If the
+// node becomes the leader, its new role answers them.
 type follower struct{ *tracker }
 
 func (follower) leadsLocked() bool { return false }
@@ -59,7 +59,7 @@ func (f follower) readDoneLocked(r *pending.Request, _ *fsm.Result) { requeueLoc
 
 func (f follower) requeuedLocked(r *pending.Request) {
 	f.pending.EndLogging(r)
-	if !f.dropStaleLocked(r) { // a leader that was stopped had it
+	if !f.dropStaleLocked(r) { // dropSince skipped it while the store or a publish queue had it
 		f.keepFirstLocked(r)
 	}
 }

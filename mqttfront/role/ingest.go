@@ -13,8 +13,8 @@ type ingestStrategy interface {
 	// rejectsRedelivery reports whether this node must not execute a write that the broker delivers again. expiredHere says that an earlier copy
 	// expired before this node executed it, noReply that the log refused the write without a reply.
 	rejectsRedelivery(r *pending.Request, expiredHere, noReply bool) bool
-	// isOfUnknownAge reports whether nothing tells the age of a write, so that the dedup table may have forgotten its outcome. Such a write is
-	// answered if its outcome is known, and is not executed otherwise. earlier is the copy of it that this node holds, or nil.
+	// isOfUnknownAge reports whether nothing bounds the age of a write. Then the dedup table may have forgotten its outcome. Such a write is answered if its
+	// outcome is known, and is not executed otherwise. earlier is the copy of it that this node holds, or nil.
 	isOfUnknownAge(r, earlier *pending.Request) bool
 }
 
@@ -28,11 +28,11 @@ func (ingestEverywhere) rejectsRedelivery(_ *pending.Request, expiredHere, _ boo
 	return expiredHere
 }
 
-// isOfUnknownAge is false: a probe bounds the age of whatever a node's own session brings.
+// isOfUnknownAge is false: a probe (a message that the node sends to itself) bounds the age of all requests that a node's own session delivers.
 func (ingestEverywhere) isOfUnknownAge(_, _ *pending.Request) bool { return false }
 
-// ingestAtLeader gives the cluster one session, which the leader has. A node's own session only tells whether the broker is there. The broker delivers
-// the requests that a leader has not answered to the next leader. That one finds in the dedup table which of them had their effect.
+// ingestAtLeader gives the cluster one session, which the leader has. A node's own session only shows whether the broker can be reached. The broker
+// delivers the requests that a leader has not answered to the next leader. The next leader finds in the dedup table which of them took effect.
 type ingestAtLeader struct{}
 
 func (ingestAtLeader) onlyHolder(bool) bool { return true }
@@ -43,9 +43,9 @@ func (ingestAtLeader) rejectsRedelivery(r *pending.Request, expiredHere, noReply
 	return r.Command.ID.IsZero() || expiredHere || noReply
 }
 
-// isOfUnknownAge is true for a redelivered write with an identity, unless this node has an open copy of it, or more than a second of its message expiry
-// is left: then it has not expired, which bounds its age. The broker delivers in-flight messages again before queued ones, so no probe precedes the
-// message and bounds its age. Brokers also deliver expired messages, with one second left.
+// isOfUnknownAge is true for most redelivered writes with an identity. There are two exceptions. This node has an open copy of the write. Or more than a
+// second of its message expiry is left: then it has not expired, which bounds its age. The broker delivers in-flight messages again before queued ones, so
+// no probe precedes the message and bounds its age. Brokers also deliver expired messages, with one second left.
 func (ingestAtLeader) isOfUnknownAge(r, earlier *pending.Request) bool {
 	const leftWhenExpired = time.Second
 	if !r.Redelivered || !r.UsesDedup() || r.Deadline.Sub(r.Arrived) > leftWhenExpired {

@@ -21,7 +21,7 @@ type Sender interface {
 type Leader struct {
 	*tracker
 	becomeLocked    func(*Leader) // makes this leader the node's role
-	resignLocked    func() role   // makes a role that does not lead the node's, and returns it
+	resignLocked    func() role   // gives the node a role that does not lead, and returns that role
 	blocked         func() bool   // see Dispatcher.Blocked
 	recheckPending  func()        // see Dispatcher.recheckPending
 	barrier         *ingest.Barrier
@@ -33,11 +33,11 @@ type Leader struct {
 	watermark publish.Watermark
 	leading   bool // this is the node's role
 	serving   bool // new requests go to the store on arrival
-	// unsent has an index for each outcome without a reply, and for each output that was given up at once. The delivery watermark moves past them when
-	// the other outputs of the entry are added (passUnsentLocked).
+	// unsent has an index for each outcome without a reply, and for each output that was given up at once. The delivery watermark (the log index up to which
+	// no output is outstanding) moves past them when the other outputs of the entry are added (passUnsentLocked).
 	unsent    []uint64
 	toRelease []fsm.RequestID // requests that peers need not hold; not yet broadcast
-	// inherited has the requests that an earlier leader executed and this one answers. The value is true when the reply is published. What this leader
-	// executes is never in it, so it does not grow with the leadership.
+	// inherited has the requests that an earlier leader executed and this one answers. The value is true when the reply is published or not needed any more.
+	// What this leader executes is never in it, so it does not grow with the leadership.
 	inherited map[fsm.RequestID]bool
 }

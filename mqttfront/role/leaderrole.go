@@ -7,7 +7,7 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// What a leader does with requests, and with what the log says of them.
+// The methods below implement role for a Leader.
 
 func (*Leader) leadsLocked() bool { return true }
 
@@ -77,11 +77,12 @@ func (l *Leader) readDoneLocked(r *pending.Request, result *fsm.Result) {
 	l.answerLocked(r, 0, result)
 }
 
-// requeuedLocked leaves a write counted as under way: the leadership is about to end, and no GET of the same client may overtake the write until then.
+// requeuedLocked drops a stale request. It does not call EndLogging: the leadership is about to end, and no GET of the same client may overtake a write
+// until then.
 func (l *Leader) requeuedLocked(r *pending.Request) {
 	l.dropStaleLocked(r)
 }
 
 func (l *Leader) expectsCopiesLocked() bool { return false }
 
-func (l *Leader) reportedLocked(fsm.RequestID, time.Time) {} // of an earlier leader
+func (l *Leader) reportedLocked(fsm.RequestID, time.Time) {} // a report of an earlier leader

@@ -90,8 +90,8 @@ func stillToRemember(r *pending.Request) time.Duration {
 	return lifetime - time.Since(r.LastArrival())
 }
 
-// Run reports to the peers what is answered, and takes up the requests that this node's own session missed, until the context ends. Then the node
-// has the role of one that does not lead.
+// Run reports to the peers which requests are answered, and takes up the requests that this node's own session missed, until the context ends. Then it
+// gives the node a role that does not lead.
 func (l *Leader) Run(ctx context.Context) {
 	var working sync.WaitGroup
 	working.Go(func() { l.reportAnswered(ctx) })
@@ -102,8 +102,9 @@ func (l *Leader) Run(ctx context.Context) {
 	working.Wait()
 }
 
-// stopServing switches the node to the role of one that does not lead. That role gets the requests whose replies the broker has not acknowledged, and
-// those that are held. The requests that the store has follow by Failed, Applied or ReadDone. It returns toRelease.
+// stopServing gives the node a role that does not lead. That role gets the requests whose replies the broker has not acknowledged, and those that are
+// held. The requests that the store has follow later, by Failed, Applied or ReadDone. stopServing returns the requests that are not reported yet
+// (toRelease).
 func (l *Leader) stopServing() (toRelease []fsm.RequestID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

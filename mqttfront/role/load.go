@@ -66,6 +66,7 @@ type scanCount struct {
 	pages   int // these, and the SCANs whose page is being delivered
 }
 
+// maxScans and maxScansPerClient bound scanCount.reading, maxPages and maxPagesPerClient bound scanCount.pages.
 const (
 	maxScans          = 64
 	maxScansPerClient = 8
@@ -103,7 +104,7 @@ func (c *scanCount) add(stage pending.ScanStage, n int) {
 	}
 }
 
-// byteShareDivisor is a divisor: one client may take Config.HoldBytes / byteShareDivisor.
+// byteShareDivisor sets how many bytes the requests of one client may take: Config.HoldBytes / byteShareDivisor.
 const byteShareDivisor = 4
 
 func newClientShares(config *Config) clientShares {

@@ -91,7 +91,7 @@ func extendExpiredCopies(byNode map[string][]*pending.Request, now time.Time) {
 // same client.
 func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pending.Request) (added []*pending.Request) {
 	now := time.Now()
-	reported := make(map[fsm.RequestID]bool) // a peer that no longer holds a request takes a second report as a hint about a copy that has not arrived yet
+	reported := make(map[fsm.RequestID]bool) // ids are reported once: a peer that has dropped a request takes a second report as a hint about a copy still to come
 	report := func(id fsm.RequestID) bool {
 		if !reported[id] {
 			reported[id] = true
@@ -153,11 +153,11 @@ func (l *Leader) resolvePeerRequestLocked(m *fsm.Machine, r *pending.Request, no
 		r.MarkDuplicate() // this leader lacked the request when it began, so the watermark may have passed its outcome without a reply
 		return false
 	}
-	// An earlier leader may have proposed a refusal to retrieve the outcome. The peer then has the greater index of that entry. The reply counts as
-	// published only if the watermark has passed both.
+	// An earlier leader may have proposed a refusal to retrieve the outcome. The peer then has the index of that entry, which is above the one in the dedup
+	// table. The reply counts as published only if the watermark has passed both.
 	published := m.Status().Published
 	if known && !r.IsDuplicate() && (answered || index <= published && r.OutcomeIndex() <= published) {
-		return report(r.Command.ID) // the peer has only not learnt of it yet
+		return report(r.Command.ID) // the reply is published, and the peer has not learnt of that yet
 	}
 	return false
 }

@@ -7,7 +7,7 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// What the store reports and asks.
+// The methods below implement cluster.Observer for Front.
 
 // Applied implements the store's observer.
 func (d *Dispatcher) Applied(outcome *fsm.EntryOutcome, tags []any) {
@@ -40,8 +40,8 @@ func (d *Dispatcher) appliedCommandLocked(outcome *fsm.EntryOutcome, i int, tags
 	d.recordEndLocked(outcome, i, d.role.expectsCopiesLocked())
 }
 
-// Restored implements the store's observer: the state may know outcomes of held requests that the node was not told of. If the leader has changed,
-// what the node does not know to be published may have been executed by the earlier one.
+// Restored implements the store's observer: a snapshot has replaced the state, which may have outcomes of held requests that Applied did not report. If
+// the leader has changed, an earlier leader may have executed requests whose replies this node does not know to be published.
 func (d *Dispatcher) Restored(status fsm.Status) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -83,7 +83,7 @@ func (d *Dispatcher) Held(cursor uint64, age time.Duration) (page []byte, next u
 	return d.pending.Page(cursor, age, time.Now())
 }
 
-// HandleBroadcast takes the leader's report of what it answered.
+// HandleBroadcast handles a leader's report: the ids of requests that need not be held any longer.
 func (d *Dispatcher) HandleBroadcast(message []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -45,16 +45,17 @@ func (c *Receiver) Blocked() bool { return c.dispatcher.Blocked() }
 func (c *Receiver) CoalescingDelay() time.Duration { return c.dispatcher.coalescingDelay() }
 
 // DropSince implements ingest.Handler. The requests were in a queue or in a socket for so long that the dedup table may have forgotten their outcomes.
-// Request.Arrived does not show that.
+// Request.Arrived, the time at which they were read, does not show that.
 func (c *Receiver) DropSince(moment time.Time) { c.dispatcher.dropSince(moment) }
 
-// SessionBegun implements ingest.Handler. Copies of ended requests are not expected any more. One that comes was sent again, by a client without an answer.
+// SessionBegun implements ingest.Handler. Copies of ended requests are not expected any more. A copy that still arrives was sent again by a client that
+// got no answer.
 func (c *Receiver) SessionBegun() { c.dispatcher.forgetArrivals() }
 
 // decodeAndAdmit decodes what was received, and takes it in.
 func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrival ingest.Arrival, done func()) {
 	r := &pending.Request{Arrived: arrival.At, SentEstimate: arrival.At, BrokerAfter: arrival.BrokerAfter, Redelivered: message.Redelivered, Backlog: arrival.Backlog}
-	if message.Redelivered { // perhaps from before the session began anew
+	if message.Redelivered { // BrokerAfter may be wrong then: see ingest.Arrival
 		r.BrokerAfter = time.Time{}
 	}
 	origin := c.driver.Origin(message.Publish)

@@ -10,7 +10,7 @@ import (
 const (
 	// reportInterval is the time between two reports of a leader.
 	reportInterval = 100 * time.Millisecond
-	// maxReport bounds one report; what is beyond it is not reported, and held elsewhere until it expires.
+	// maxReport bounds the requests in one report. A request beyond it is not reported: the other nodes hold it until it expires.
 	maxReport = 1 << 16
 )
 
@@ -32,7 +32,7 @@ func (l *Leader) reportAnswered(ctx context.Context) {
 		answered := l.toRelease
 		l.toRelease = nil
 		l.mu.Unlock()
-		l.sendReport(context.WithoutCancel(ctx), answered) // they are no longer in toRelease, which Run reports when the leadership ends
+		l.sendReport(context.WithoutCancel(ctx), answered) // even if ctx ends: Run reports only what is still in toRelease
 	}
 }
 

@@ -28,7 +28,7 @@ type role interface {
 	readDoneLocked(r *pending.Request, result *fsm.Result)
 	// requeuedLocked decides what becomes of a request that is held again, or still held when a leadership ends.
 	requeuedLocked(r *pending.Request)
-	// expectsCopiesLocked reports whether requests whose outcomes the log shows are held here, or are still to come.
+	// expectsCopiesLocked reports whether this node holds, or will receive, the requests whose outcomes the log shows.
 	expectsCopiesLocked() bool
 	// reportedLocked handles a leader's report that a request is answered and need not be held.
 	reportedLocked(id fsm.RequestID, now time.Time)
@@ -40,15 +40,16 @@ type dedupResult struct {
 	index   uint64 // of the log entry with the outcome; 0 if the dedup table has none
 }
 
-// requeueLocked makes a request wait for the next leadership, in the node's role.
+// requeueLocked is called for a request that the store or a publish queue gives back. The request is held again, and the role current decides what becomes
+// of it.
 func requeueLocked(t *tracker, current role, r *pending.Request) {
 	r.MarkHeld()
 	t.load.remove(r)
 	current.requeuedLocked(r)
 }
 
-// requeueMaybeAppliedLocked makes a request that was applied, or may have been, wait for the next leadership, in the node's role. The next leader
-// finds its outcome by its identity. A write without an identity cannot be found and must not be proposed again: it is dropped unanswered.
+// requeueMaybeAppliedLocked is requeueLocked for a request that was applied, or may have been. The next leader finds its outcome by its identity. A write
+// without an identity cannot be found and must not be proposed again: it is dropped unanswered.
 func requeueMaybeAppliedLocked(t *tracker, current role, r *pending.Request) {
 	requeueLocked(t, current, r)
 	if r.State().IsHeld() && !r.Read && r.Command.ID.IsZero() {

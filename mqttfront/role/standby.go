@@ -49,4 +49,4 @@ func (s standby) requeuedLocked(r *pending.Request) {
 
 func (standby) expectsCopiesLocked() bool { return false }
 
-func (standby) reportedLocked(fsm.RequestID, time.Time) {} // it concerns held requests alone
+func (standby) reportedLocked(fsm.RequestID, time.Time) {} // a report is about held requests, and a standby holds none

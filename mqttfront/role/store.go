@@ -14,7 +14,7 @@ type Store interface {
 	Propose(command fsm.Command, tag any) bool
 	// Read queues a GET or a SCAN and reports whether this node took it up. It is read after the next Flush.
 	Read(command *fsm.Command, tag any) bool
-	// Flush sends what is queued on its way: what comes in a burst makes one log entry, and one round of reads.
+	// Flush makes the store process what is queued: the commands of a burst make one log entry, and its reads one round of reads.
 	Flush()
 	// Confirm returns nil when this node led at some moment after the call.
 	Confirm(ctx context.Context) error
@@ -29,6 +29,6 @@ type Store interface {
 	CollectHeld(ctx context.Context, age time.Duration, handlePage func(node string, page []byte, last bool))
 	// ClusterClock returns the cluster's clock in milliseconds since the Unix epoch: a median of the members' wall clocks. It is valid while this node leads.
 	ClusterClock() int64
-	// SetPublished tells that everything up to the log index was published.
+	// SetPublished raises the delivery watermark: no reply or notification of an entry up to the log index is outstanding.
 	SetPublished(index uint64)
 }

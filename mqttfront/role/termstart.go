@@ -1,8 +1,8 @@
 package role
 
-// termStart is where the log was at the LeaderStart of the current leader, as far as this node knows.
+// termStart is where the log was at the current leader's LeaderStart (the first entry of a leadership), as far as this node knows.
 type termStart struct {
-	term      uint64 // raft's; 0 until a LeaderStart was applied or a snapshot restored
+	term      uint64 // Raft term; 0 until a LeaderStart was applied or a snapshot restored
 	published uint64 // the delivery watermark at that moment
 	// index is that of the LeaderStart. If a snapshot skipped the LeaderStart, it is the snapshot's, which is not lower. It is 0 if that snapshot was the
 	// first thing that this process applied.

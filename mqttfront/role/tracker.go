@@ -10,8 +10,8 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// tracker has the requests of a node that are not known to be answered, and what the node knows of the log. All roles work on it. It knows none of
-// them.
+// tracker has the requests of a node that are not known to be answered, and what the node knows of the log. All roles work on it. It does not depend on
+// any role.
 type tracker struct {
 	config  *Config
 	metrics *metrics.Metrics

@@ -15,10 +15,10 @@ import (
 type Request struct {
 	ResponseTopic      string
 	Correlation        []byte // nil if there is none
-	UnsupportedVersion string // a __protVer that is not served; only with the verdict VerdictUnsupported
+	UnsupportedVersion string // the request's __protVer if that version is not supported; set only with VerdictUnsupported
 	Command            fsm.Command
 	Read               bool      // a GET or a SCAN
-	Deadline           time.Time // of the message expiry; zero without one
+	Deadline           time.Time // when the message expires; zero if it has no message expiry
 	Size               int       // approximate memory of the request, in bytes
 }
 
@@ -27,7 +27,7 @@ type Verdict uint8
 
 const (
 	VerdictExecute     Verdict = iota // it is a command
-	VerdictAnswer                     // its reply is a function of the message's bytes alone: it needs no log
+	VerdictAnswer                     // the reply is an error that follows from the message alone: it needs no log entry
 	VerdictIgnore                     // it is not answered
 	VerdictKick                       // it is not answered, and its publisher is to be disconnected
 	VerdictUnsupported                // its reply has status 505
@@ -44,15 +44,15 @@ const (
 // MaxPayload is the largest payload that is parsed, in bytes. A larger one is refused with ErrorQuota, whatever the limits are.
 const MaxPayload = 16 << 20
 
-// RequestOverhead is the memory that a request needs beyond its bytes, approximately, in bytes.
+// RequestOverhead is the approximate memory in bytes that a request needs in addition to the bytes of its message.
 const RequestOverhead = 512
 
 // Decoder turns messages into requests. It is safe for concurrent use.
 type Decoder struct {
 	Identity Identity
-	// DefaultExpiry is how long a request without a message expiry is worth answering, MaxExpiry how long any request is.
+	// DefaultExpiry is how long after its arrival a request without a message expiry is answered. MaxExpiry bounds this time for all requests.
 	DefaultExpiry, MaxExpiry time.Duration
-	// Margin is how long an outcome is remembered beyond the time for which its request is worth answering.
+	// Margin is how long the dedup table (the outcomes of recent requests, by identity) keeps an outcome after the request has expired.
 	Margin time.Duration
 	// Reserved reports whether a topic is reserved, in addition to the protocol's reserved topics. A request with such a response topic gets VerdictKick.
 	// It must be safe for concurrent use. nil reserves no further topic.
@@ -93,7 +93,7 @@ func (d *Decoder) Decode(message *paho.Publish, arrived time.Time, publisherQoS 
 	return ttl, d.decodeCommand(message, &p, publisherQoS, r), ""
 }
 
-// decodeCommand decodes what is not about who asks and where the reply goes.
+// decodeCommand checks the QoS, the Correlation Data, the protocol version and the size of a request, and parses its payload.
 func (d *Decoder) decodeCommand(message *paho.Publish, p *properties, publisherQoS byte, r *Request) Verdict {
 	switch {
 	case message.QoS != 1 || publisherQoS > 1:
@@ -130,9 +130,9 @@ func messageSize(message *paho.Publish) int {
 	return size
 }
 
-// addTimes reads the timestamp and the fencing token of commands that use them. A SET without a timestamp, and a malformed or repeated
-// timestamp or token, is a LateError: it counts only if the sizes are valid, which the state machine decides. Each operation of a TXN has the error that
-// its command would have by itself.
+// addTimes sets the timestamp and the fencing token of commands that use them. If the timestamp of a SET is missing, or a timestamp or token is malformed
+// or repeated, it sets LateError. The state machine answers with that error only after the sizes were found valid. Each operation of a TXN gets the error
+// that its command would get by itself.
 func addTimes(command *fsm.Command, p *properties) {
 	switch command.Kind {
 	case fsm.KindSet:

@@ -1,2 +1,3 @@
-// Package wire is the protocol between clients and the store as bytes: topics, requests, replies and notifications. It is pure: no I/O, no clock, no state.
+// Package wire encodes and decodes the protocol between clients and the store: topics, requests, replies and notifications. It is pure: no I/O, no clock,
+// no state.
 package wire

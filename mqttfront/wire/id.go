@@ -34,7 +34,7 @@ func requestID(claimedID string, message *paho.Publish, timestamp, token string)
 	return id
 }
 
-// hasher hashes fields, each after its length. It is reused, because the arguments of a hash escape to the heap.
+// hasher hashes fields, with the length of each field before it. Hashers are pooled, because the arguments of a hash.Hash escape to the heap.
 type hasher struct {
 	sum     hash.Hash
 	scratch []byte

@@ -17,8 +17,8 @@ import (
 //   - Two different errors: Kind is KindInvalid, CaseError is the error if case sensitive, and Error is the other one.
 func ParsePayload(payload []byte, command *fsm.Command) { parsePayload(payload, command, false) }
 
-// parsePayload is ParsePayload. operation says that the payload is an operation of a TXN. The lenient grammar reads what the strict one accepts in the same
-// way. So the lenient one is tried only if the strict one fails.
+// parsePayload is ParsePayload, also for an operation of a TXN (operation). The strict grammar is case sensitive, the lenient one is not. A payload that
+// the strict grammar accepts has the same meaning in both. So the lenient grammar is tried only if the strict one fails.
 func parsePayload(payload []byte, command *fsm.Command, operation bool) {
 	request, err := resp.ReadRequest(payload)
 	if err != nil {
@@ -30,7 +30,7 @@ func parsePayload(payload []byte, command *fsm.Command, operation bool) {
 	if first == fsm.NoError {
 		return
 	}
-	command.Condition, command.ExpectedVersion, command.Pattern = fsm.Always, hlc.Timestamp{}, false // of options that were read before the error
+	command.Condition, command.ExpectedVersion, command.Pattern = fsm.Always, hlc.Timestamp{}, false // what options before the error have set
 	folded := *command
 	switch second := lenient.parse(&request, &folded); second {
 	case first:
@@ -43,7 +43,7 @@ func parsePayload(payload []byte, command *fsm.Command, operation bool) {
 	}
 }
 
-// grammar reads the arguments of a request, or of an operation of a transaction.
+// grammar reads the arguments of a request or, with operation, of an operation of a transaction. foldCase makes it case insensitive.
 type grammar struct{ operation, foldCase bool }
 
 func (g grammar) is(argument []byte, word string) bool {
@@ -53,7 +53,7 @@ func (g grammar) is(argument []byte, word string) bool {
 	if len(argument) != len(word) {
 		return false
 	}
-	for i, b := range argument { // in ASCII: bytes.EqualFold would take a long s for an S
+	for i, b := range argument { // only ASCII letters are folded: bytes.EqualFold would also take a long s (U+017F) for an S
 		if 'a' <= b && b <= 'z' {
 			b -= 'a' - 'A'
 		}
@@ -64,7 +64,7 @@ func (g grammar) is(argument []byte, word string) bool {
 	return true
 }
 
-// verb returns the kind of a command, and how many arguments it takes with its verb.
+// verb returns the kind of a request, and the least and the most arguments that it may have, with the verb. kind is 0 for an unknown verb.
 func (g grammar) verb(request *resp.Request) (kind fsm.Kind, least, most int) {
 	arguments := request.Arguments()
 	word := arguments[0]
@@ -80,7 +80,7 @@ func (g grammar) verb(request *resp.Request) (kind fsm.Kind, least, most int) {
 		return fsm.KindDel, 2, 2
 	case g.is(word, "VDEL"):
 		return fsm.KindVDel, 3, 3
-	case g.operation: // the others are no operations
+	case g.operation: // an operation of a TXN has none of the verbs below
 	case g.is(word, "KEYNOTIFY"):
 		if request.Count == 4 && g.is(arguments[2], "GLOB") {
 			return fsm.KindKeyNotify, 2, 4
@@ -94,7 +94,7 @@ func (g grammar) verb(request *resp.Request) (kind fsm.Kind, least, most int) {
 	return 0, 0, 0
 }
 
-// parse checks, in this order: the command, the number of arguments, the length of the key, the options.
+// parse reads a request into command. It checks, in this order: the verb, the number of arguments, whether the key is empty, the options.
 func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCode {
 	kind, least, most := g.verb(request)
 	if kind == 0 {
@@ -141,8 +141,8 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 	return fsm.NoError
 }
 
-// parseOperations reads the operations of a TXN. One that is an error is part of the transaction all the same: the state machine decides which error
-// comes first.
+// parseOperations reads the operations of a TXN. An operation with an error stays in the transaction as a KindInvalid: the state machine decides which
+// error comes first.
 func parseOperations(request *resp.Request, command *fsm.Command) {
 	command.Kind, command.Operations = fsm.KindTxn, make([]fsm.Command, request.Count-1)
 	for i, argument := range request.All() {
@@ -156,8 +156,8 @@ func parseOperations(request *resp.Request, command *fsm.Command) {
 	}
 }
 
-// parseScan reads a pattern and, if there is one, a continuation token. The state machine decides whether the token is valid: an error that only SCAN
-// has must not get into the log, where earlier versions do not know it.
+// parseScan reads a pattern and, if there is one, a continuation token. The state machine checks the token. If parseScan did, the error of an invalid
+// token could get into the log in a KindInvalid, and earlier versions do not know that error.
 func parseScan(arguments [][]byte, command *fsm.Command) fsm.ErrorCode {
 	command.Kind, command.Value = fsm.KindScan, nil
 	if !parsePattern(arguments[0], command) {
@@ -165,7 +165,7 @@ func parseScan(arguments [][]byte, command *fsm.Command) fsm.ErrorCode {
 	}
 	if len(arguments) == 2 {
 		if command.Value = arguments[1]; len(command.Value) == 0 || len(command.Value) > fsm.MaxContinuationToken {
-			command.Value = []byte{0} // as invalid, and neither lost nor large where a command is encoded
+			command.Value = []byte{0} // stands for any invalid token: the encoding of a command would lose an empty one, and a long one would make it large
 		}
 	}
 	return fsm.NoError
@@ -186,7 +186,8 @@ func (g grammar) parsePatternWatch(arguments [][]byte, command *fsm.Command) fsm
 	return fsm.NoError
 }
 
-// parsePattern makes a pattern the key of a command, and reports whether it is valid. Of one that is too long it sets only Oversize, and returns true.
+// parsePattern sets the key of a command to a pattern, and reports whether the pattern is valid. If the pattern is too long, it sets Oversize instead of
+// the key, and returns true.
 func parsePattern(pattern []byte, command *fsm.Command) bool {
 	command.Key, command.Oversize = pattern, false
 	if len(pattern) > glob.MaxSize {
@@ -225,7 +226,7 @@ func (g grammar) parseSetOptions(options [][]byte, command *fsm.Command) bool {
 		case g.is(options[0], "NEX") && command.Condition == fsm.Always:
 			command.Condition, options = fsm.IfAbsentOrEqual, options[1:]
 			if len(options) == 0 || (command.TTL == 0 && g.isExpiry(options)) {
-				command.Expected = command.Value // this is how clients renew a lock
+				command.Expected = command.Value // without an expected value, the new value is the expected one: a client renews its lock like that
 				continue
 			}
 			command.Expected, options = options[0], options[1:]
@@ -251,7 +252,7 @@ const maxMilliseconds = 1 << 53
 // maxNumber is the longest number that is read, in bytes.
 const maxNumber = 64
 
-// milliseconds reads decimal digits, 1 to 2^53; a fraction after a point is rounded up, because one client library sends it.
+// milliseconds reads a decimal number from 1 to 2^53. It may have a fraction, which one client library sends, and which is rounded up.
 func milliseconds(text []byte) (int64, bool) {
 	whole, fraction, hasPoint := bytes.Cut(text, []byte{'.'})
 	if len(text) > maxNumber || !digits(whole) || (hasPoint && !digits(fraction)) {

@@ -11,10 +11,10 @@ import (
 
 // Identity names the user properties by which a broker reports who published a message.
 type Identity struct {
-	ClientIDProperty    string // empty: the request's own claim counts
+	ClientIDProperty    string // empty if the broker reports no client id: then the request's own claim counts
 	UsernameProperty    string
 	AttributeProperties []string
-	// OwnResponses refuses response topics under clients/{client id of another client}. It needs ClientIDProperty.
+	// OwnResponses forbids response topics under clients/{client id of another client}. It has no effect without ClientIDProperty.
 	OwnResponses bool
 }
 
@@ -23,7 +23,7 @@ type properties struct {
 	timestamp, token   string
 	timestamps, tokens int // how often they occur
 	sourceID, version  string
-	trustedID          string // by the broker; empty if it reports none
+	trustedID          string // the client id that the broker reports; empty if it reports none
 	username           string
 	attributes         []policy.Attribute
 }
@@ -70,7 +70,7 @@ func setAttribute(attributes []policy.Attribute, name, value string) []policy.At
 	return append(attributes, policy.Attribute{Name: name, Value: value})
 }
 
-// clientID returns the client of a request: by the broker if it vouches for clients, else by the request's own claim.
+// clientID returns the client id of a request: the one that the broker reports if ClientIDProperty is set, else the one that the request claims.
 func (i *Identity) clientID(p *properties, responseTopic string) string {
 	if i.ClientIDProperty != "" {
 		return p.trustedID
@@ -86,8 +86,8 @@ func claimedID(sourceID, responseTopic string) string {
 	return clientOf(responseTopic)
 }
 
-// mayUse reports whether a client may have replies on a response topic. If the broker vouches for client ids, a client may not use a topic of another
-// one, which would take the reply for an answer to its own request. A request without a client id passes: it is answered with "not authorized".
+// mayUse reports whether a client may have replies on a response topic. With OwnResponses it may not use a response topic of another client: that one
+// would take the reply for an answer to its own request. A request without a client id passes: it is answered with "not authorized".
 func (i *Identity) mayUse(topic, clientID string) bool {
 	if !i.OwnResponses || i.ClientIDProperty == "" || clientID == "" {
 		return true

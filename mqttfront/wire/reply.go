@@ -15,17 +15,17 @@ const (
 	protocolVersion = "1.0"
 )
 
-// packet is a packet and all that it points to, in one piece.
+// packet is a PUBLISH packet and all that it points to, in one allocation.
 type packet struct {
 	publish    packets.Publish
 	properties packets.Properties
 	format     byte
 	expiry     uint32
 	user       [5]packets.User
-	payload    [16]byte // of a reply that fits
+	payload    [16]byte // room for the payload of a short reply
 }
 
-// newPublish returns a packet with what all packets of the store have in common.
+// newPublish returns a packet with the properties that all replies and notifications have.
 func newPublish(topic string, payload []byte) *packet {
 	p := &packet{}
 	p.publish = packets.Publish{Topic: topic, Payload: payload, QoS: 1, Properties: &p.properties}
@@ -38,7 +38,7 @@ func (p *packet) add(key, value string) {
 	p.properties.User = append(p.properties.User, packets.User{Key: key, Value: value})
 }
 
-// expires sets the message expiry to what is left, rounded up to seconds, and at least one.
+// expires sets the message expiry to the time left, rounded up to seconds. It is at least 1 s.
 func (p *packet) expires(left time.Duration) {
 	p.expiry = uint32(max((left+time.Second-1)/time.Second, 1))
 	p.properties.MessageExpiry = &p.expiry

@@ -35,8 +35,8 @@ func belongsTo(topic, clientID string) bool {
 	return owner == clientID
 }
 
-// clientOf returns the level between clients/ and a further level, or an empty string. It does not decode Base16: of the Go library's response topic it
-// returns the encoded client id.
+// clientOf returns the level after clients/ if a further level follows it, else an empty string. It does not decode Base16: for a response topic of the Go
+// library it returns the encoded client id.
 func clientOf(topic string) string {
 	if rest, ok := strings.CutPrefix(topic, "clients/"); ok {
 		if id, _, ok := strings.Cut(rest, "/"); ok {
