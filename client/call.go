@@ -21,8 +21,9 @@ type call struct {
 	correlation string
 	done        chan answer // has room for one
 	isKeyNotify bool        // a KEYNOTIFY or its STOP
-	began       time.Time
-	sent        bool // guarded by Client.mu
+	began       moment
+	expiry      time.Duration // the message expiry
+	sent        bool          // guarded by Client.mu
 }
 
 type answer struct {
@@ -126,7 +127,8 @@ func (c *Client) newCallLocked(ctx context.Context, correlation []byte, token hl
 	}
 	return &call{
 		publish:     &paho.Publish{Topic: c.config.InvokeTopic, QoS: 1, Payload: resp.AppendArray(nil, arguments...), Properties: properties},
-		correlation: string(correlation), done: make(chan answer, 1), isKeyNotify: string(arguments[0]) == "KEYNOTIFY", began: time.Now(),
+		correlation: string(correlation), done: make(chan answer, 1), isKeyNotify: string(arguments[0]) == "KEYNOTIFY", began: now(),
+		expiry: time.Duration(expiry) * time.Second,
 	}
 }
 
@@ -151,6 +153,9 @@ func (c *Client) forget(waiting *call) bool {
 	if at := slices.Index(c.order, waiting); at >= 0 {
 		c.order = slices.Delete(c.order, at, at+1)
 	}
+	if c.session != nil && !waiting.sent {
+		c.session.withdraw(waiting)
+	}
 	return waiting.sent
 }
 
@@ -162,7 +167,7 @@ func (c *Client) answered(p *paho.Publish) {
 	if !ok {
 		return // late, or twice
 	}
-	c.turnaround += (time.Since(waiting.began) - c.turnaround) / 64
+	c.turnaround += (time.Since(waiting.began.at) - c.turnaround) / 64
 	a := c.readLocked(p)
 	a.session = c.session
 	waiting.finish(a)

@@ -13,6 +13,7 @@ package client
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
 	"errors"
@@ -61,6 +62,7 @@ type Client struct {
 	dialer *mqttconn.Dialer
 
 	responseTopic string
+	nodeID        string          // of this client's timestamps
 	running       context.Context // ends when Close is called
 	stop          context.CancelFunc
 	stopped       chan struct{}
@@ -150,6 +152,11 @@ func (c *Client) applyDefaults() error {
 	if c.config.Wall == nil {
 		c.config.Wall = func() int64 { return time.Now().UnixMilli() }
 	}
+	c.nodeID = c.config.ClientID
+	if _, err := hlc.Parse(hlc.Timestamp{NodeID: c.nodeID}.String()); err != nil { // a client id may have a ':', or be longer than a node id
+		sum := sha256.Sum256([]byte(c.nodeID))
+		c.nodeID = hex.EncodeToString(sum[:16])
+	}
 	c.responseTopic = "clients/" + c.config.ClientID + "/services/statestore/_any_/command/invoke/response"
 	c.dialer = &mqttconn.Dialer{TLS: c.config.TLS, Timeout: c.config.Timeout}
 	for _, text := range c.config.Addresses {
@@ -184,6 +191,7 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 	defer close(c.stopped)
 	defer c.giveUp()
 	delay := minReconnectDelay
+	var reported time.Time // when a failed attempt of this outage was logged last
 	for {
 		if s != nil {
 			err := s.wait(ctx)
@@ -202,8 +210,14 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 		} else {
 			var err error
 			if s, err = c.connectAny(ctx); err == nil {
+				c.config.Log.Info("connected again")
+				reported = time.Time{}
 				c.resume(s)
 				continue
+			}
+			if ctx.Err() == nil && time.Since(reported) >= failureInterval {
+				reported = time.Now()
+				c.config.Log.Warn("cannot connect: trying again", "error", err)
 			}
 			c.setSession(nil, err)
 		}
@@ -223,6 +237,8 @@ const (
 	maxReconnectDelay = 500 * time.Millisecond
 	// takenOverDelay follows a session takeover: two clients under one id would end each other's connection all the time.
 	takenOverDelay = 5 * time.Second
+	// failureInterval is the least time between two log lines about failed attempts of one outage.
+	failureInterval = time.Minute
 	// minStableSession is how long a session must last so that it does not count as a failed attempt.
 	minStableSession = 5 * time.Second
 )
@@ -282,7 +298,7 @@ func (c *Client) timestampLocked() hlc.Timestamp {
 		c.clock = hlc.Clock{}
 	}
 	now := c.clock.Now(wall)
-	return now.Timestamp(c.config.ClientID)
+	return now.Timestamp(c.nodeID)
 }
 
 // mergeLocked takes up a version that the store gave. One that is too far ahead of this machine's clock is left alone: merging it

@@ -184,6 +184,18 @@ func TestIfVersionRefusesAValueThatCameBack(t *testing.T) {
 	}
 }
 
+// Any client id that MQTT allows and a topic level can hold works, also one that cannot be the node id of a timestamp.
+func TestClientIDNeedNotBeANodeID(t *testing.T) {
+	for _, id := range []string{"00:1B:44:11:3A:B7", strings.Repeat("x", 300)} {
+		t.Run(id[:2], func(t *testing.T) {
+			c := connect(t, func(config *client.Config) { config.ClientID = id })
+			if _, err := c.Set(t.Context(), "client-id", []byte("v")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestKeysComeInOrderFromAllPages(t *testing.T) {
 	c := connect(t)
 	const count = 1500 // more than one page

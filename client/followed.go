@@ -18,8 +18,9 @@ type followed struct {
 
 // passState is what is known of keys since a pass began.
 type passState struct {
-	seen    map[string]struct{} // keys that a notified SET or a read has put into the copy, or confirmed there
-	deleted map[string]Version  // by key: the highest version whose deletion was notified
+	afterGap bool
+	seen     map[string]struct{} // keys that a notified SET or a read has put into the copy, or confirmed there
+	deleted  map[string]Version  // by key: the highest version whose deletion was notified
 }
 
 func newFollowed() followed { return followed{items: make(map[string]Item)} }
@@ -30,7 +31,7 @@ func (f *followed) beginPass(afterGap bool) {
 	if afterGap {
 		f.newest = Version{}
 	}
-	f.pass = &passState{seen: make(map[string]struct{}), deleted: make(map[string]Version)}
+	f.pass = &passState{afterGap: afterGap, seen: make(map[string]struct{}), deleted: make(map[string]Version)}
 }
 
 // endPass ends a pass, in which every key was read that was there throughout. It deletes the keys that were neither read nor notified in this pass, and
@@ -75,7 +76,7 @@ func (f *followed) notified(event Event) bool {
 	if !fresh {
 		return false
 	}
-	if known && !item.Version.Before(event.Version) { // it was read before; or it is of another cluster, and a pass will read it
+	if known && !item.Version.Before(event.Version) && !f.mayBeForeign(event.Key) { // the copy has this value or a newer one
 		return false
 	}
 	f.markSeen(event.Key)
@@ -106,6 +107,16 @@ func (f *followed) read(key string, found Item, absent bool) bool {
 	}
 	f.items[key] = found
 	return true
+}
+
+// mayBeForeign reports whether the copy's value of a key may be of another cluster than the one to which the client is connected now: it is from before a gap. A
+// notification then replaces it, also with a lower version. The read of the key that follows in this pass replaces that again if it has a higher one.
+func (f *followed) mayBeForeign(key string) bool {
+	if f.pass == nil || !f.pass.afterGap {
+		return false
+	}
+	_, seen := f.pass.seen[key]
+	return !seen
 }
 
 func (f *followed) markSeen(key string) {

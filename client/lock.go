@@ -10,7 +10,7 @@ import (
 // ErrLockLost says that a lock was not renewed in time: somebody else may hold it now.
 var ErrLockLost = errors.New("the lock was lost")
 
-// Lock is a lock that this client holds, as far as it knows. A process that was paused may not notice that its lock expired. Pass Fence(lock.Token()) to each
+// Lock is a lock that this client holds, as far as it knows. A process that was paused, or whose machine was suspended, may notice late that its lock expired. Pass Fence(lock.Token()) to each
 // write that the lock protects: a key then refuses such a write after a later holder has set the key with its own token.
 type Lock struct {
 	client *Client
@@ -35,7 +35,7 @@ func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl ti
 	if ttl < time.Millisecond {
 		return nil, fmt.Errorf("%w: lock %q: the time to live is %v: must be at least 1ms", ErrNotExecuted, name, ttl)
 	}
-	asked := time.Now()
+	asked := now()
 	token, err := c.Set(ctx, name, holder, IfAbsentOrSame(), Expire(ttl))
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl ti
 	}
 	running, stop := context.WithCancel(c.running)
 	l.stop = stop
-	if time.Since(asked) >= ttl { // known before the caller begins its work
+	if asked.elapsed() >= ttl { // known before the caller begins its work
 		stop()
 		close(l.lost)
 		close(l.stopped)
@@ -74,7 +74,7 @@ func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
 // renew renews the lock until it is stopped or lost. It counts the time to live from the moment at which the last successful request was sent, which is never
 // later than the moment at which the store applied it.
-func (l *Lock) renew(ctx context.Context, renewedAt time.Time) {
+func (l *Lock) renew(ctx context.Context, renewedAt moment) {
 	defer close(l.stopped)
 	defer l.stop()
 	defer func() {
@@ -87,20 +87,16 @@ func (l *Lock) renew(ctx context.Context, renewedAt time.Time) {
 		minTimeout = 2 * time.Second // of an attempt, unless the time to live ends first
 	)
 	for {
-		if !pause(ctx, time.Until(renewedAt.Add(l.ttl/renewals))) {
+		if !pause(ctx, l.ttl/renewals-renewedAt.elapsed()) {
 			return
 		}
 		for {
-			sentAt := time.Now()
-			deadline := renewedAt.Add(l.ttl)
-			if !sentAt.Before(deadline) { // the lock may have expired, and another client may have had it: a renewal now would acquire it anew
+			sentAt, left := now(), l.ttl-renewedAt.elapsed()
+			if left <= 0 { // the lock may have expired, and another client may have had it: a renewal now would acquire it anew
 				close(l.lost)
 				return
 			}
-			if soon := sentAt.Add(max(l.ttl/renewals, minTimeout)); soon.Before(deadline) {
-				deadline = soon
-			}
-			attempt, cancel := context.WithDeadline(ctx, deadline)
+			attempt, cancel := context.WithTimeout(ctx, min(left, max(l.ttl/renewals, minTimeout)))
 			_, err := l.client.Set(attempt, l.name, l.holder, IfAbsentOrSame(), Expire(l.ttl))
 			cancel()
 			if err == nil {
@@ -114,7 +110,7 @@ func (l *Lock) renew(ctx context.Context, renewedAt time.Time) {
 				close(l.lost)
 				return
 			}
-			if !pause(ctx, min(l.ttl/10, lockRetry, time.Until(renewedAt.Add(l.ttl)))) {
+			if !pause(ctx, min(l.ttl/10, lockRetry, l.ttl-renewedAt.elapsed())) {
 				return
 			}
 		}

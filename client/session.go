@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -209,9 +210,17 @@ func (c *Client) resume(s *session) {
 	}
 }
 
-// maxResendAge is the age at which a call is not sent again. The store deduplicates a request for its message expiry, at most 10 min, plus 2 min. The timeout of
-// a call is its message expiry. So only a call with a timeout above 12 min reaches this bound.
-const maxResendAge = 12 * time.Minute
+// The store recognises a copy of a request for its message expiry, at most maxRemembered, plus dedupMargin. See "Exactly once" in docs/protocol.md.
+const (
+	maxRemembered = 10 * time.Minute
+	dedupMargin   = 2 * time.Minute
+)
+
+// mayBeForgotten reports whether the store may execute a copy of the request a second time. A call waits for its message expiry, so this is only so if that
+// exceeds maxRemembered plus dedupMargin, or if the machine was suspended.
+func (c *call) mayBeForgotten() bool {
+	return c.began.elapsed() > min(c.expiry, maxRemembered)+dedupMargin
+}
 
 // renewWatches sends a KEYNOTIFY for each watched subject every WatchRenewal, until the session ends: a store with watch.ttl ends watches that are not
 // renewed.
@@ -247,35 +256,66 @@ func (s *session) enqueue(waiting *call) {
 	}
 }
 
-// sendAll sends what is enqueued, in order, until the session ends. What was given up meanwhile is not sent any more.
+// withdraw removes a request from the queue, if it is there.
+func (s *session) withdraw(waiting *call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at := slices.Index(s.queue, waiting); at >= 0 {
+		s.queue = slices.Delete(s.queue, at, at+1)
+	}
+}
+
+// dequeue returns the first request of the queue, and waits for one. It returns nil when the session ends.
+func (s *session) dequeue() *call {
+	for {
+		s.mu.Lock()
+		if len(s.queue) > 0 {
+			first := s.queue[0]
+			s.queue[0] = nil
+			s.queue = s.queue[1:]
+			s.mu.Unlock()
+			return first
+		}
+		s.mu.Unlock()
+		select {
+		case <-s.ctx.Done():
+			return nil
+		case <-s.wake:
+		}
+	}
+}
+
+// sendAll sends what is enqueued, in order, until the session ends. A request counts as sent only when there is a packet id for it, so one that is given up
+// before is not sent.
 func (s *session) sendAll() {
 	for {
+		var id uint16
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.wake:
+		case id = <-s.ids:
 		}
-		s.mu.Lock()
-		queue := s.queue
-		s.queue = nil
-		s.mu.Unlock()
-		for _, waiting := range queue {
+		for sent := false; !sent; {
+			waiting := s.dequeue()
+			if waiting == nil {
+				return
+			}
 			if publish, again := s.markSent(waiting); publish != nil {
-				s.send(waiting, publish, again)
+				sent = s.send(id, waiting, publish, again)
 			}
 		}
 	}
 }
 
 // markSent marks a request as sent and returns its message, and whether it was sent before. It returns nil if the caller has stopped waiting for the reply, or if
-// a copy might take effect a second time: it is older than maxResendAge. It then ends the wait.
+// a copy might take effect a second time. It then ends the wait.
 func (c *Client) markSent(waiting *call) (publish *paho.Publish, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pending[waiting.correlation] != waiting {
 		return nil, false
 	}
-	if waiting.sent && time.Since(waiting.began) > maxResendAge {
+	if waiting.sent && waiting.mayBeForgotten() {
 		waiting.finish(answer{err: ErrOutcomeUnknown})
 		return nil, false
 	}
@@ -293,8 +333,9 @@ func (c *Client) markUnsent(waiting *call) {
 // keptBuffer bounds the buffer that is kept from one request to the next.
 const keptBuffer = 64 << 10
 
-// send publishes a request. again says that it was sent before: then its outcome is unknown if the broker does not accept it.
-func (s *session) send(waiting *call, publish *paho.Publish, again bool) {
+// send publishes a request with a packet id. again says that it was sent before: then its outcome is unknown if the broker does not accept it. send returns
+// false if it is too large for the broker. The packet id is then still free.
+func (s *session) send(id uint16, waiting *call, publish *paho.Publish, again bool) bool {
 	packet := publish.Packet()
 	if size, ok := mqttconn.PublishSize(packet); !ok || size > s.brokerMaxPacket {
 		outcome := ErrNotExecuted
@@ -302,13 +343,7 @@ func (s *session) send(waiting *call, publish *paho.Publish, again bool) {
 			outcome = ErrOutcomeUnknown
 		}
 		waiting.finish(answer{err: fmt.Errorf("%w: %w", outcome, mqttconn.ErrTooLarge)})
-		return
-	}
-	var id uint16
-	select {
-	case <-s.ctx.Done():
-		return // the next session sends it again
-	case id = <-s.ids:
+		return false
 	}
 	s.mu.Lock()
 	s.flight[id] = flight{waiting, again}
@@ -321,6 +356,7 @@ func (s *session) send(waiting *call, publish *paho.Publish, again bool) {
 	if cap(s.encoded) > keptBuffer {
 		s.encoded = nil
 	}
+	return true
 }
 
 // resendPause is how long to wait when nobody listens on the invoke topic, as for a moment after the broker was restarted.

@@ -20,7 +20,7 @@ func TestRequestThatTheNextBrokerDoesNotAcceptIsOfUnknownOutcome(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &session{brokerMaxPacket: 10}
 			waiting := &call{done: make(chan answer, 1)}
-			s.send(waiting, &paho.Publish{Topic: "statestore", QoS: 1, Payload: make([]byte, 20)}, test.again)
+			s.send(1, waiting, &paho.Publish{Topic: "statestore", QoS: 1, Payload: make([]byte, 20)}, test.again)
 			if got := <-waiting.done; !errors.Is(got.err, test.want) {
 				t.Errorf("%v, want %v", got.err, test.want)
 			}
@@ -60,19 +60,24 @@ func TestRequestWithoutASubscriberIsUnsent(t *testing.T) {
 	}
 }
 
-// The client does not send a request again that is older than maxResendAge: the store may have forgotten the first copy.
+// The client does not send a request again when the store may have forgotten the first copy. The time in which the machine was suspended counts.
 func TestOldRequestIsNotSentAgain(t *testing.T) {
 	for name, test := range map[string]struct {
-		sent bool
-		age  time.Duration
-		want bool
+		sent      bool
+		awake     time.Duration // since it was made
+		suspended time.Duration
+		expiry    time.Duration
+		want      bool
 	}{
-		"sent, and old":     {true, maxResendAge + time.Second, false},
-		"sent, and recent":  {true, time.Minute, true},
-		"not sent, but old": {false, maxResendAge + time.Second, true},
+		"sent, and old":             {true, 13 * time.Minute, 0, time.Hour, false},
+		"sent, and recent":          {true, time.Minute, 0, 10 * time.Second, true},
+		"not sent, but old":         {false, 13 * time.Minute, 0, time.Hour, true},
+		"sent, and suspended":       {true, time.Second, 3 * time.Minute, 10 * time.Second, false},
+		"sent, and suspended a bit": {true, time.Second, time.Minute, 10 * time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			waiting := &call{correlation: "c", publish: &paho.Publish{}, sent: test.sent, began: time.Now().Add(-test.age), done: make(chan answer, 1)}
+			began := moment{time.Now().Add(-test.awake), sinceBoot() - test.awake - test.suspended}
+			waiting := &call{correlation: "c", publish: &paho.Publish{}, sent: test.sent, began: began, expiry: test.expiry, done: make(chan answer, 1)}
 			c := &Client{pending: map[string]*call{"c": waiting}}
 			publish, again := c.markSent(waiting)
 			if (publish != nil) != test.want || again != (test.sent && test.want) {

@@ -10,8 +10,8 @@ import (
 	"holdfast/client"
 )
 
-// Each loss of the connection is reported, also when no key changes in between.
-func TestEachGapIsReportedOnce(t *testing.T) {
+// Each loss of the connection is reported, also when no key changes in between. A loss may be reported more than once: at the reconnect, and when the watch is made anew.
+func TestEachLossOfTheConnectionIsAGap(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
 	watcher, err := c.Watch(t.Context(), "gaps")
@@ -31,9 +31,12 @@ func TestEachGapIsReportedOnce(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Fatalf("loss %d was not told", loss+1)
 		}
-		for quiet := false; !quiet; { // the second gap, after the watch was made anew
+		for quiet := false; !quiet; { // further gaps, as when the watch is made anew
 			select {
-			case <-watcher.Events():
+			case event := <-watcher.Events():
+				if event.Kind != client.EventGap {
+					t.Fatalf("after a gap: %+v", event)
+				}
 			case <-time.After(300 * time.Millisecond):
 				quiet = true
 			}
@@ -48,7 +51,12 @@ func TestWatchesAreRenewed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(300 * time.Millisecond)
+	endWatches(t, c.ID())
+	for deadline := time.Now().Add(10 * time.Second); !watches(c.ID()); <-time.After(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the watch is not renewed")
+		}
+	}
 	if len(watcher.Events()) > 0 {
 		t.Errorf("a renewal is told: %+v", <-watcher.Events())
 	}

@@ -157,7 +157,7 @@ func rules() []rule {
 		{
 			"client",
 			[]string{"resp", "hlc", "internal/glob", "internal/mqttconn", "internal/topics"},
-			[]string{"github.com/eclipse/paho.golang"},
+			[]string{"github.com/eclipse/paho.golang", "golang.org/x/sys/unix"},
 			"the client library shares no code with the server beyond the protocol",
 		},
 		{

@@ -1,0 +1,152 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/internal/mqttconn/mqtttest"
+)
+
+// startBroker starts a broker that serves one connection after the other. handle gets the connection's number, from 1 on; see mqtttest.Serve.
+func startBroker(t *testing.T, handle func(number int, conn net.Conn, packet *packets.ControlPacket) packets.Packet) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		for number := 1; ; number++ {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			mqtttest.Serve(conn, func(packet *packets.ControlPacket) (packets.Packet, bool) { return handle(number, conn, packet), true })
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-served
+	})
+	return "mqtt://" + listener.Addr().String()
+}
+
+// A request that is given up while no packet id is free was not executed, and is never sent.
+func TestGivenUpRequestIsNotSent(t *testing.T) {
+	received, release := make(chan string, 10), make(chan struct{})
+	address := startBroker(t, func(_ int, _ net.Conn, packet *packets.ControlPacket) packets.Packet {
+		switch content := packet.Content.(type) {
+		case *packets.Connect:
+			one := uint16(1)
+			return &packets.Connack{Properties: &packets.Properties{ReceiveMaximum: &one}}
+		case *packets.Publish:
+			received <- string(content.Payload)
+			<-release // until then the only packet id stays in use
+		}
+		return nil
+	})
+	c, err := Connect(t.Context(), Config{Addresses: []string{address}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(ctx context.Context, key string) chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.Set(ctx, key, nil)
+			done <- err
+		}()
+		return done
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	first := set(ctx, "first")
+	if payload := <-received; !strings.Contains(payload, "first") {
+		t.Fatalf("%q", payload)
+	}
+	brief, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	if err := <-set(brief, "second"); !errors.Is(err, ErrNotExecuted) || errors.Is(err, ErrOutcomeUnknown) {
+		t.Errorf("given up before it was sent: %v", err)
+	}
+	third := set(ctx, "third")
+	close(release)
+	if payload := <-received; !strings.Contains(payload, "third") {
+		t.Errorf("after the first one: %q", payload)
+	}
+	cancel()
+	for _, done := range []chan error{first, third} {
+		if err := <-done; !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("sent, and not answered: %v", err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// lineHandler is a slog.Handler that sends the message and the error of each record to a channel.
+type lineHandler struct {
+	slog.Handler
+	lines chan string
+}
+
+func (h lineHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h lineHandler) Handle(_ context.Context, record slog.Record) error {
+	line := record.Message
+	record.Attrs(func(a slog.Attr) bool {
+		line += ": " + a.Value.String()
+		return true
+	})
+	h.lines <- line
+	return nil
+}
+
+// The log says why the client cannot connect, not at each attempt, and when it is connected again.
+func TestOutageIsLogged(t *testing.T) {
+	subscribed := make(chan net.Conn, 10)
+	refusals := []byte{2: 0x86, 3: 0x87, 4: 0} // by the number of the connection
+	address := startBroker(t, func(number int, conn net.Conn, packet *packets.ControlPacket) packets.Packet {
+		switch packet.Content.(type) {
+		case *packets.Connect:
+			if number < len(refusals) && refusals[number] != 0 {
+				return &packets.Connack{ReasonCode: refusals[number], Properties: &packets.Properties{}}
+			}
+		case *packets.Subscribe:
+			subscribed <- conn
+		}
+		return nil
+	})
+	lines := make(chan string, 100)
+	c, err := Connect(t.Context(), Config{Addresses: []string{address}, Log: slog.New(lineHandler{slog.DiscardHandler, lines})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = (<-subscribed).Close()
+	var heads []string
+	for !slices.Contains(heads, "connected again") {
+		head, reason, _ := strings.Cut(<-lines, ": ")
+		switch {
+		case strings.HasPrefix(head, "cannot connect"):
+			_, code, _ := strings.Cut(reason, "0x")
+			head = "cannot connect 0x" + code[:min(2, len(code))]
+		case head == "connection lost":
+			continue // how often depends on what the close meets
+		}
+		heads = append(heads, head)
+	}
+	if want := []string{"cannot connect 0x86", "connected again"}; !slices.Equal(heads, want) {
+		t.Errorf("%q is logged, want %q", heads, want)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
