@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"os"
+
+	"github.com/spf13/cobra"
 )
 
 // interruptible calls a function that cannot be interrupted, such as a read. When the context ends, interruptible returns its cause at once, while the call
@@ -36,6 +38,11 @@ type interruptibleWriter struct {
 // Write implements io.Writer.
 func (w interruptibleWriter) Write(p []byte) (int, error) {
 	return interruptible(w.ctx, func() (int, error) { return w.to.Write(p) })
+}
+
+// stdout returns the standard output of a command. A write ends when the program is told to stop, also if nobody reads the other end of a pipe.
+func stdout(command *cobra.Command) io.Writer {
+	return interruptibleWriter{command.Context(), command.OutOrStdout()}
 }
 
 // openFile opens a file, which waits for the other end if it is a pipe. The wait ends with the context.

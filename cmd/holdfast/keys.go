@@ -17,11 +17,20 @@ import (
 
 // keyResult is what the commands on one key print with -o json. A value that is no UTF-8 is in base64.
 type keyResult struct {
-	Key         string  `json:"key"`
-	Result      string  `json:"result"` // ok, not_found or not_applied
+	Key         string  `json:"key,omitempty"`
+	KeyBase64   []byte  `json:"keyBase64,omitempty"` // instead of Key if that is not valid UTF-8
+	Result      string  `json:"result"`              // ok, not_found or not_applied
 	Value       *string `json:"value,omitempty"`
 	ValueBase64 []byte  `json:"valueBase64,omitempty"`
 	Version     string  `json:"version,omitempty"`
+}
+
+// resultOf returns the result of a command on a key, with the key alone.
+func resultOf(key string) keyResult {
+	if !utf8.ValidString(key) {
+		return keyResult{KeyBase64: []byte(key)}
+	}
+	return keyResult{Key: key}
 }
 
 func (r *keyResult) setValue(value []byte) {
@@ -83,11 +92,11 @@ func newGet() *cobra.Command {
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		return c.do(command, func(ctx context.Context, store *client.Client) error {
 			value, version, err := store.Get(ctx, arguments[0])
-			result := keyResult{Key: arguments[0]}
+			result := resultOf(arguments[0])
 			if err == nil {
 				result.setValue(value)
 			}
-			return c.finish(command.OutOrStdout(), result, version, string(value), err)
+			return c.finish(stdout(command), result, version, string(value), err)
 		})
 	}
 	return command
@@ -213,7 +222,7 @@ func newSet() *cobra.Command {
 		}
 		return c.do(command, func(ctx context.Context, store *client.Client) error {
 			version, err := store.Set(ctx, arguments[0], value, options...)
-			return c.finish(command.OutOrStdout(), keyResult{Key: arguments[0]}, version, version.String()+"\n", err)
+			return c.finish(command.OutOrStdout(), resultOf(arguments[0]), version, version.String()+"\n", err)
 		})
 	}
 	return command
@@ -231,7 +240,7 @@ func readValue(ctx context.Context, stdin io.Reader, arguments []string, file st
 	case file == "" || file == "-":
 		return readAll(ctx, stdin)
 	default:
-		value, err := os.ReadFile(file)
+		value, err := interruptible(ctx, func() ([]byte, error) { return os.ReadFile(file) }) // it may be a pipe
 		if err != nil {
 			return nil, &usageError{fmt.Errorf("read the value: %w", err)}
 		}
@@ -290,7 +299,7 @@ func newRemove(use, short, example string, args cobra.PositionalArgs,
 		}
 		return c.do(command, func(ctx context.Context, store *client.Client) error {
 			version, err := remove(ctx, store, arguments, options)
-			return c.finish(command.OutOrStdout(), keyResult{Key: arguments[0]}, version, version.String()+"\n", err)
+			return c.finish(command.OutOrStdout(), resultOf(arguments[0]), version, version.String()+"\n", err)
 		})
 	}
 	return command

@@ -26,6 +26,8 @@ func newLock() *cobra.Command {
 		Short: "Run a command while holding a lock",
 		Long: `Takes the lock, runs the command with the fencing token in HOLDFAST_FENCING_TOKEN, renews the lock while the command runs, and
 releases it. When the lock is lost, or holdfast is interrupted, the command's process group gets SIGTERM, and SIGKILL after --grace.
+So do processes of the group that the command leaves behind, before the lock is released. Ctrl-Z does nothing: a command that is
+stopped would keep the lock.
 
 A lock alone cannot stop a process that was paused for too long. Pass the token to every write
 (` + "`holdfast set … --fence \"$HOLDFAST_FENCING_TOKEN\"`" + `): the store refuses writes with an older token.
@@ -120,6 +122,7 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 	defer func() { giveBack(child.Process) }()
 	child.SysProcAttr = attributes
 	child.Stdin, child.Stdout, child.Stderr = command.InOrStdin(), command.OutOrStdout(), command.ErrOrStderr()
+	signal.Ignore(syscall.SIGTSTP) // Ctrl-Z; the command inherits it
 	if err := child.Start(); err != nil {
 		return 0, &usageError{fmt.Errorf("run the command: %w", err)}
 	}
@@ -132,6 +135,7 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 	go func() { exited <- child.Wait() }()
 	select {
 	case err := <-exited:
+		endGroup(-child.Process.Pid, grace) // what the command has left behind must not go on without the lock
 		return childCode(err)
 	case <-lock.Lost():
 		_ = terminate(child, exited, grace) // how it ended does not matter
@@ -180,6 +184,20 @@ func terminate(child *exec.Cmd, exited <-chan error, grace time.Duration) error 
 		_ = syscall.Kill(group, syscall.SIGKILL)
 		return <-exited
 	}
+}
+
+// endGroup ends the processes that are left in a process group, whose id is given with a minus, and waits for their end. SIGKILL follows after grace.
+func endGroup(group int, grace time.Duration) {
+	if syscall.Kill(group, syscall.SIGTERM) != nil { // there is none
+		return
+	}
+	_ = syscall.Kill(group, syscall.SIGCONT) // one that is stopped can clean up, too
+	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if syscall.Kill(group, 0) != nil {
+			return
+		}
+	}
+	_ = syscall.Kill(group, syscall.SIGKILL)
 }
 
 // childCode returns the exit code of a command; as a shell does, 128 and the signal for one that a signal has ended.

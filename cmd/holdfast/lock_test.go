@@ -2,13 +2,19 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"holdfast/client"
 	"holdfast/client/holdfasttest"
 )
 
@@ -50,5 +56,48 @@ func TestCommandIsNotStartedWithoutTheLock(t *testing.T) {
 	}
 	if _, err := os.Stat(started); err == nil {
 		t.Error("the command was started")
+	}
+}
+
+// acquire acquires a lock for a command that a test runs.
+func acquire(t *testing.T) *client.Lock {
+	t.Helper()
+	c := &connection{timeout: 10 * time.Second}
+	lock, err := c.acquireLock(t.Context(), holdfasttest.Start(t).Client(t), "lock", time.Minute, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lock
+}
+
+// What a command leaves behind in its process group ends before the lock is released.
+func TestProcessesLeftBehindEnd(t *testing.T) {
+	lock, out := acquire(t), filepath.Join(t.TempDir(), "pid")
+	command := &cobra.Command{}
+	command.SetContext(t.Context())
+	if code, err := runLocked(command, lock, []string{"sh", "-c", "sleep 600 & echo $! > " + out}, time.Minute); code != 0 || err != nil {
+		t.Fatalf("code %d, %v", code, err)
+	}
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(status), ") Z ") {
+		t.Errorf("it still runs: %s", status)
+	}
+}
+
+// Ctrl-Z does not stop the command, which would keep the lock without doing anything.
+func TestCommandIsNotStopped(t *testing.T) {
+	lock := acquire(t)
+	defer signal.Reset(syscall.SIGTSTP)
+	command := &cobra.Command{}
+	command.SetContext(t.Context())
+	if code, err := runLocked(command, lock, []string{"sh", "-c", "kill -TSTP $$; exit 9"}, time.Second); code != 9 || err != nil {
+		t.Errorf("code %d, %v", code, err)
 	}
 }

@@ -33,7 +33,7 @@ func newScan() *cobra.Command {
 			return err
 		}
 		defer func() { _ = store.Close() }() // Close always returns nil
-		out := bufio.NewWriter(command.OutOrStdout())
+		out := bufio.NewWriter(stdout(command))
 		defer func() {
 			if flushErr := out.Flush(); err == nil {
 				err = flushErr

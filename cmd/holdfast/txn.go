@@ -56,7 +56,7 @@ Exit codes: 0 done, also if there was nothing to get or to delete, 1 not applied
 				ops[i] = operations[i].op
 			}
 			result, err := store.Txn(ctx, ops...)
-			return c.finishTxn(command.OutOrStdout(), operations, &result, err)
+			return c.finishTxn(stdout(command), operations, &result, err)
 		})
 	}
 	return command
@@ -67,7 +67,7 @@ func openOperations(command *cobra.Command, arguments []string, fenced []client.
 	if len(arguments) == 0 || arguments[0] == "-" {
 		return readOperations(command.Context(), command.InOrStdin(), fenced)
 	}
-	file, err := os.Open(arguments[0])
+	file, err := openFile(command.Context(), arguments[0], os.O_RDONLY)
 	if err != nil {
 		return nil, &usageError{fmt.Errorf("read the transaction: %w", err)}
 	}
@@ -97,7 +97,8 @@ func (c *connection) finishTxn(out io.Writer, operations []operation, result *cl
 		printed.Version = version.String()
 	}
 	for i := range result.Results {
-		one := keyResult{Key: operations[i].key, Result: "ok"}
+		one := resultOf(operations[i].key)
+		one.Result = "ok"
 		if !result.Results[i].Found {
 			one.Result = "not_found"
 		} else if operations[i].verb == "get" {

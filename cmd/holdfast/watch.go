@@ -13,7 +13,8 @@ import (
 // watchEvent is what `holdfast watch -o json` prints.
 type watchEvent struct {
 	Event       string  `json:"event"` // set, deleted or gap
-	Key         string  `json:"key"`
+	Key         string  `json:"key,omitempty"`
+	KeyBase64   []byte  `json:"keyBase64,omitempty"` // instead of Key if that is not valid UTF-8
 	Value       *string `json:"value,omitempty"`
 	ValueBase64 []byte  `json:"valueBase64,omitempty"`
 	Version     string  `json:"version,omitempty"`
@@ -27,7 +28,8 @@ func newWatch() *cobra.Command {
 		Short: "Print the changes of keys until interrupted",
 		Long: "Prints a line for each change: SET KEY VALUE or DELETED KEY. Prints GAP KEY when changes may have been missed: the connection was\n" +
 			"lost, or the output was read too slowly. An expired key is printed as DELETED.\n\n" +
-			"A key or a value that has control characters, or is not valid UTF-8, is printed in quotes. -o json shows it as it is.\n" +
+			"A key or a value that has control characters, or is not valid UTF-8, is printed in quotes. -o json shows it as it is,\n" +
+			"or as keyBase64 and valueBase64 if it is not valid UTF-8.\n" +
 			"Keys are literal. With --glob they are patterns, as those of `holdfast scan`. A change is printed once for each pattern that its key matches.\n" + exitHelp,
 		Example: "  holdfast watch lines/7/owner lines/7/state\n  holdfast watch --glob 'lines/*/owner'\n  holdfast watch lines/7/owner -o json",
 		Args:    positional(cobra.MinimumNArgs(1)),
@@ -64,6 +66,7 @@ func newWatch() *cobra.Command {
 		if c.output == "text" {
 			_, _ = fmt.Fprintf(command.ErrOrStderr(), "watching %d %s(s)\n", len(arguments), what) // for people only
 		}
+		out := stdout(command)
 		for {
 			select {
 			case <-command.Context().Done():
@@ -71,7 +74,7 @@ func newWatch() *cobra.Command {
 			case err := <-ended:
 				return err
 			case event := <-events:
-				if err := c.printEvent(command.OutOrStdout(), event); err != nil {
+				if err := c.printEvent(out, event); err != nil && command.Context().Err() == nil {
 					return err
 				}
 			}
@@ -95,11 +98,11 @@ func forward(command *cobra.Command, watcher *client.Watcher, events chan<- clie
 func (c *connection) printEvent(out io.Writer, event client.Event) error {
 	name := map[client.EventKind]string{client.EventSet: "set", client.EventDeleted: "deleted", client.EventGap: "gap"}[event.Kind]
 	if c.output == "json" {
-		var value keyResult
+		result := resultOf(event.Key)
 		if event.Kind == client.EventSet {
-			value.setValue(event.Value)
+			result.setValue(event.Value)
 		}
-		printed := watchEvent{Event: name, Key: event.Key, Value: value.Value, ValueBase64: value.ValueBase64}
+		printed := watchEvent{Event: name, Key: result.Key, KeyBase64: result.KeyBase64, Value: result.Value, ValueBase64: result.ValueBase64}
 		if !event.Version.IsZero() {
 			printed.Version = event.Version.String()
 		}

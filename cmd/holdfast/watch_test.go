@@ -2,9 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"testing"
+	"time"
 
 	"holdfast/client"
+	"holdfast/client/holdfasttest"
 )
 
 // A line of text is one change, whatever the key and the value are, and sends nothing to the terminal but text.
@@ -23,6 +27,62 @@ func TestWatchPrintsOneLineForEachChange(t *testing.T) {
 			if err := (&connection{output: "text"}).printEvent(&out, row.event); err != nil || out.String() != row.want {
 				t.Errorf("%q, want %q (%v)", out.String(), row.want, err)
 			}
+		})
+	}
+}
+
+// A key or a value that is not valid UTF-8 is in base64 in JSON.
+func TestWatchPrintsAnyKeyAsJSON(t *testing.T) {
+	for name, row := range map[string]struct {
+		event client.Event
+		want  string
+	}{
+		"text":  {client.Event{Kind: client.EventSet, Key: "k", Value: []byte("v")}, `{"event":"set","key":"k","value":"v"}` + "\n"},
+		"bytes": {client.Event{Kind: client.EventSet, Key: "k\xff", Value: []byte("\xfe")}, `{"event":"set","keyBase64":"a/8=","valueBase64":"/g=="}` + "\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := (&connection{output: "json"}).printEvent(&out, row.event); err != nil || out.String() != row.want {
+				t.Errorf("%q, want %q (%v)", out.String(), row.want, err)
+			}
+		})
+	}
+}
+
+// A command ends when it is told to, also while nobody reads its output.
+func TestBlockedOutputDoesNotKeepACommand(t *testing.T) {
+	store := holdfasttest.Start(t)
+	if _, err := store.Client(t).Set(t.Context(), "k", []byte("before")); err != nil {
+		t.Fatal(err)
+	}
+	for name, arguments := range map[string][]string{"watch": {"watch", "k"}, "scan": {"scan", "*"}, "get": {"get", "k"}} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			reader, writer := io.Pipe()
+			root := newRoot()
+			root.SetArgs(append(arguments, "--broker", store.URL()))
+			root.SetOut(writer)
+			root.SetErr(io.Discard)
+			ended := make(chan error, 1)
+			go func() { ended <- root.ExecuteContext(ctx) }()
+			begun := make(chan struct{})
+			go func() {
+				_, _ = reader.Read(make([]byte, 1)) // the rest is never read
+				close(begun)
+			}()
+			for changed := false; !changed; {
+				select {
+				case <-begun:
+					changed = true
+				case <-time.After(20 * time.Millisecond): // until the watch is there
+					if _, err := store.Client(t).Set(t.Context(), "k", []byte("changed")); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			cancel()
+			<-ended
+			_ = reader.Close() // ends the write that is left
 		})
 	}
 }
