@@ -12,8 +12,8 @@ import (
 // Lock waits until it has acquired the lock of this name, at most until the context ends, and renews it from then on. If this client dies, the lock
 // expires ttl after the last renewal that the store executed, by cluster time, which stands still while there is no leader.
 //
-// errors.Is finds in an error why Lock gave up: the context's error, ErrClosed, ErrRefused, or the ServerError that answered the SET, or the KEYNOTIFY by which
-// Lock waits. The error also says whether this client may have the lock:
+// errors.Is and errors.As find in an error why Lock gave up: the context's error, ErrClosed, ErrRefused, or a ServerError. The store gave the ServerError for
+// the SET that acquires the lock, or for the KEYNOTIFY that watches it. The error also says whether this client may have the lock:
 //   - ErrOutcomeUnknown: an attempt may have acquired the lock. It is not renewed, and expires by itself.
 //   - ErrNotApplied: this client does not have the lock. Another client had it at the last attempt.
 //   - neither: this client does not have the lock. The store executed no attempt, or refused the last SET or KEYNOTIFY.
@@ -60,8 +60,8 @@ type acquisition struct {
 	name   string
 	holder []byte
 	ttl    time.Duration
-	// known is what the attempts have shown: ErrOutcomeUnknown if one may have acquired the lock, ErrNotApplied if another client had it at the last one that
-	// the store executed, nil if the store executed none.
+	// known is what the attempts have shown. It is ErrOutcomeUnknown if an attempt may have acquired the lock. It is ErrNotApplied if another client had the
+	// lock at the last attempt that the store executed. It is nil if the store executed no attempt.
 	known error
 }
 
@@ -90,7 +90,7 @@ func (a *acquisition) watch(ctx context.Context) (*Watcher, error) {
 	return a.client.Watch(ctx, a.name)
 }
 
-// failure returns the error of Lock. cause is why it gave up, which may be the error of a KEYNOTIFY or of an attempt that was not executed.
+// failure returns the error of Lock. cause is why Lock gave up: the error of an attempt, of the watch, or of the context.
 func (a *acquisition) failure(cause error) error {
 	switch {
 	case cause == nil:
@@ -104,13 +104,13 @@ func (a *acquisition) failure(cause error) error {
 	}
 }
 
-// lockError is an error of Lock. errors.Is finds only one of ErrNotExecuted, ErrNotApplied and ErrOutcomeUnknown, the one in known: cause may wrap another one,
-// which is about a KEYNOTIFY or one of several attempts. errors.Is and errors.As find everything else of cause.
+// lockError is an error of Lock. Of ErrNotExecuted, ErrNotApplied and ErrOutcomeUnknown, errors.Is finds only known. cause may wrap another one of them,
+// which is only about a KEYNOTIFY or about one of several attempts. errors.Is and errors.As find everything else of cause.
 type lockError struct{ known, cause error }
 
 // Error implements error.
 func (e *lockError) Error() string {
-	if errors.Is(e.cause, e.known) { // its text has that of known
+	if errors.Is(e.cause, e.known) { // the text of cause has that of known already
 		return fmt.Sprintf("lock: %v", e.cause)
 	}
 	return fmt.Sprintf("lock: %v: %v", e.known, e.cause)
@@ -119,7 +119,7 @@ func (e *lockError) Error() string {
 // As finds an error of cause.
 func (e *lockError) As(target any) bool { return errors.As(e.cause, target) }
 
-// Is implements the rule above.
+// Is implements the rule of lockError.
 func (e *lockError) Is(target error) bool {
 	switch target {
 	case ErrNotExecuted, ErrNotApplied, ErrOutcomeUnknown:
@@ -139,8 +139,8 @@ func shouldRetry(ctx context.Context, err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || (errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrClosed))))
 }
 
-// untilFree returns nil when a lock may be free: its key was deleted, changes may have been missed, or max(ttl, 1 s) has passed. The last bound is for a holder
-// that expired unnoticed; ttl is the waiter's, and the holder's may differ.
+// untilFree returns nil when a lock may be free: its key was deleted, changes may have been missed, or max(ttl, 1 s) has passed. The time bound is for an
+// expiry without an event. ttl is the time to live that this client asks for; the holder's may differ.
 func untilFree(ctx context.Context, watcher *Watcher, ttl time.Duration) error {
 	timer := time.NewTimer(max(ttl, time.Second))
 	defer timer.Stop()

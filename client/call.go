@@ -29,7 +29,7 @@ type call struct {
 type answer struct {
 	reply   resp.Reply
 	version hlc.Timestamp
-	session *session // in which it came
+	session *session // the session in which the reply arrived
 	err     error
 }
 

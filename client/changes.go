@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// changeQueue is what one call of Follower.Changes has still to return: the keys that the copy had at first, and each key that has changed since, once. A key
-// that was created and deleted before it was returned is left out. So the number of keys bounds the size, however slow the receiver is. It is guarded by
-// Follower.mu.
+// changeQueue has the keys that one call of Follower.Changes must still return: the keys that the copy had when the call began, and each key that has changed
+// since. A changed key is queued once. A key that was created and deleted before it was returned is left out. So the number of keys bounds the size, however
+// slow the receiver is. Follower.mu guards it.
 type changeQueue struct {
-	first    []string            // keys that were there at first, in their order; the receiver's own
-	waiting  []string            // keys in the order of their first change; may have a key twice, and keys that are not queued any more
-	queued   map[string]struct{} // keys that wait
+	first    []string            // the sorted keys that the copy had when the call began; only that call uses them
+	waiting  []string            // changed keys in the order of their first change; may have a key twice, and keys that are not in queued any more
+	queued   map[string]struct{} // changed keys that are still to be returned
 	reported map[string]Version  // by key: the version that was returned last
-	wake     chan struct{}       // has room for one
+	wake     chan struct{}       // says that a key was queued; has room for one
 }
 
 func (f *Follower) addChanges() *changeQueue {
@@ -22,7 +22,7 @@ func (f *Follower) addChanges() *changeQueue {
 	own.first = slices.Collect(maps.Keys(f.copy.items))
 	f.changes = append(f.changes, own)
 	f.mu.Unlock()
-	slices.Sort(own.first) // which takes long for many keys
+	slices.Sort(own.first) // without the lock: sorting many keys takes long
 	return own
 }
 
@@ -32,7 +32,7 @@ func (f *Follower) removeChanges(own *changeQueue) {
 	f.changes = slices.DeleteFunc(f.changes, func(other *changeQueue) bool { return other == own })
 }
 
-// changedLocked notes that a key of the copy has changed. Follower.mu must be held.
+// changedLocked tells all change queues that a key of the copy has changed. Follower.mu must be held.
 func (f *Follower) changedLocked(key string) {
 	_, exists := f.copy.items[key]
 	for _, c := range f.changes {
@@ -57,7 +57,7 @@ func (c *changeQueue) add(key string, exists bool) {
 	}
 }
 
-// compact drops keys that are not queued any more from waiting, when they are at least half of it.
+// compact removes from waiting the keys that are not in queued any more, when they are at least half of it.
 func (c *changeQueue) compact() {
 	const least = 1024
 	if len(c.waiting) < least || len(c.waiting) < 2*len(c.queued) {
@@ -72,7 +72,7 @@ func (c *changeQueue) compact() {
 	})
 }
 
-// next returns the next key, if there is one. It may not have changed since it was returned last.
+// next returns the next key, if there is one. The key may be unchanged since it was returned last: nextChange checks that.
 func (c *changeQueue) next() (key string, found bool) {
 	if len(c.first) > 0 {
 		key, c.first = c.first[0], c.first[1:]

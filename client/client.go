@@ -6,8 +6,8 @@
 // correlation data. A command whose answer does not come in time returns ErrOutcomeUnknown, or ErrNotExecuted if it was not
 // sent. An error of the store is a *ServerError and means that nothing was done.
 //
-// Locks are taken in this order: Lock.unlocking, Client.mu, session.mu. The mutexes are not held during a call of package mqttconn that locks.
-// Follower.mu is held alone.
+// Locks are taken in this order: Lock.unlocking, Client.mu, session.mu. No mutex is held during a call into package mqttconn that takes a lock.
+// Follower.mu is never held together with another lock.
 package client
 
 import (
@@ -49,7 +49,7 @@ type Config struct {
 	WatchBuffer int
 	// WatchRenewal is how often watches are renewed, for a store with the setting watch.ttl, which must be longer. Default 1 min.
 	WatchRenewal time.Duration
-	// FollowRefresh is how often, at least, a Follower lists and reads all of its keys again, to find what changed without a notification. Default 10 min.
+	// FollowRefresh is the longest time after which a Follower lists and reads all of its keys again, to find changes without a notification. Default 10 min.
 	FollowRefresh time.Duration
 	Log           *slog.Logger // default: nothing is logged
 	// Wall returns the wall clock in milliseconds since the Unix epoch. Default: the machine's.
@@ -62,20 +62,20 @@ type Client struct {
 	dialer *mqttconn.Dialer
 
 	responseTopic string
-	nodeID        string          // of this client's timestamps
+	nodeID        string          // the node id in this client's timestamps
 	running       context.Context // ends when Close is called
 	stop          context.CancelFunc
 	stopped       chan struct{}
 
 	mu       sync.Mutex
 	clock    hlc.Clock
-	pending  map[string]*call // by correlation data
-	order    []*call          // in the order in which they were made, for sending again
+	pending  map[string]*call // the calls that wait for an answer, by correlation data
+	order    []*call          // the same calls in the order in which they were made; the next session sends them again
 	watchers watchers
 	session  *session      // nil while there is no connection
 	changed  chan struct{} // closed and replaced when session changes
 	failure  error         // why there is no connection
-	// turnaround is what requests took lately until they were answered: a moving average.
+	// turnaround is a moving average of the time from a call's begin to its answer.
 	turnaround time.Duration
 	closed     bool
 }
@@ -175,8 +175,8 @@ func (c *Client) applyDefaults() error {
 // ID returns the MQTT client id.
 func (c *Client) ID() string { return c.config.ClientID }
 
-// Close ends the connection and all watchers. Commands that wait for an answer return an error that is ErrClosed, and ErrOutcomeUnknown if they were sent,
-// else ErrNotExecuted. Close always returns nil.
+// Close ends the connection and all watchers. A command that waits for an answer returns ErrClosed together with ErrOutcomeUnknown if it was sent, or with
+// ErrNotExecuted if not. Close always returns nil.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -229,13 +229,13 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 	}
 }
 
-// The delays between attempts to connect, each with jitter down to its half.
+// The delays between attempts to connect. Jitter shortens each by up to half.
 const (
 	minReconnectDelay = 50 * time.Millisecond
-	// maxReconnectDelay is far below the default Timeout: a broker may be down for 8 s while it restarts, and what is left of the time must
-	// suffice for the requests that wait.
+	// maxReconnectDelay is far below the default Timeout of 10 s: a broker may be down for 8 s while it restarts, and the waiting requests
+	// must still be answered in the remaining time.
 	maxReconnectDelay = 500 * time.Millisecond
-	// takenOverDelay follows a session takeover: two clients under one id would end each other's connection all the time.
+	// takenOverDelay is the delay after a session takeover. Otherwise two clients with one id would end each other's connection all the time.
 	takenOverDelay = 5 * time.Second
 	// failureInterval is the least time between two log lines about failed attempts of one outage.
 	failureInterval = time.Minute
@@ -243,7 +243,7 @@ const (
 	minStableSession = 5 * time.Second
 )
 
-// pause waits and reports whether the context lasted as long.
+// pause waits for d. It returns false at once if the context ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -261,7 +261,7 @@ func jitter(d time.Duration) time.Duration {
 	return d/2 + d/2*time.Duration(random[0])/255
 }
 
-// giveUp ends everything that waits.
+// giveUp fails all pending calls with ErrClosed and ends all watchers.
 func (c *Client) giveUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -279,7 +279,7 @@ func (c *Client) giveUp() {
 		}
 	}
 	c.watchers = newWatchers()
-	close(c.changed) // wakes those who wait for a connection
+	close(c.changed) // wakes the calls that wait for a connection in begin
 	c.changed = make(chan struct{})
 }
 
@@ -294,15 +294,15 @@ func (c *Client) setSession(s *session, failure error) {
 // timestampLocked returns a new reading of the client's clock. c.mu must be held.
 func (c *Client) timestampLocked() hlc.Timestamp {
 	wall := c.config.Wall()
-	if c.clock.Timestamp("").TooFarAhead(wall) { // the wall clock was wrong for a while, and every SET would be refused
+	if c.clock.Timestamp("").TooFarAhead(wall) { // the wall clock was ahead for a while; the store would refuse every SET
 		c.clock = hlc.Clock{}
 	}
 	now := c.clock.Now(wall)
 	return now.Timestamp(c.nodeID)
 }
 
-// mergeLocked takes up a version that the store gave. One that is too far ahead of this machine's clock is left alone: merging it
-// would make every request of this client fail for skew. c.mu must be held.
+// mergeLocked merges a version from the store into the client's clock. It ignores a version that is too far ahead of this machine's clock:
+// merging it would make every later request of this client fail with ErrTimestampSkew. c.mu must be held.
 func (c *Client) mergeLocked(t hlc.Timestamp) {
 	if wall := c.config.Wall(); !t.TooFarAhead(wall) {
 		c.clock.Receive(t, wall)

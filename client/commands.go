@@ -29,7 +29,7 @@ type options struct {
 	ttl       time.Duration
 	expires   bool
 	token     Version
-	err       error // of the first option that the command does not take; it wraps ErrNotExecuted
+	err       error // why the command cannot be sent: the first reason; it wraps ErrNotExecuted
 }
 
 // IfAbsent makes a Set take effect only when the key does not exist (NX).
@@ -41,11 +41,11 @@ func IfAbsentOrSame() Option { return func(o *options) { o.setCondition(nil, "NE
 
 // IfAbsentOrEqual makes a Set take effect only when the key does not exist or has the expected value (NEX expected).
 func IfAbsentOrEqual(expected []byte) Option {
-	return func(o *options) { o.setCondition(append([]byte{}, expected...), "NEX") } // not nil
+	return func(o *options) { o.setCondition(append([]byte{}, expected...), "NEX") } // a nil expected would mean the new value
 }
 
 // IfVersion makes a Set or a Del take effect only when the key exists with exactly this version (IFVER). This is compare-and-set without the ABA problem:
-// a value that was written again has another version. If the version differs, the error is a *NotAppliedError with the version that the key has, zero if it
+// a value that was written again has another version. If the version differs, the error is a *NotAppliedError. It has the key's version, or zero if the key
 // does not exist. With the zero version as an argument, the error is ErrNotExecuted.
 func IfVersion(version Version) Option {
 	return func(o *options) {
@@ -61,8 +61,8 @@ func Expire(after time.Duration) Option {
 	return func(o *options) { o.ttl, o.expires = after, true }
 }
 
-// Fence sends a fencing token along. A Set gives it to the key. From then on the key refuses a write with an older token (ErrFencingTokenLower) or without
-// one (ErrFencingTokenRequired), until it is deleted or expires. With the zero version the error is ErrNotExecuted.
+// Fence adds a fencing token to a command. A Set stores the token with the key. Until the key is deleted or expires, the store then refuses a write of the
+// key with an older token (ErrFencingTokenLower) or without one (ErrFencingTokenRequired). With the zero version the error is ErrNotExecuted.
 func Fence(token Version) Option {
 	return func(o *options) {
 		if o.token = token; token.IsZero() {
@@ -175,7 +175,7 @@ func (c *Client) page(ctx context.Context, arguments [][]byte) (answer, error) {
 	return retryOverloaded(ctx, func() (answer, error) { return c.do(ctx, Version{}, arguments...) })
 }
 
-// retryOverloaded calls do until it returns an answer, another error than ErrOverloaded, or the context ends. Then the error is do's last ErrOverloaded.
+// retryOverloaded calls do again while its error is ErrOverloaded. If the context ends after such an error, retryOverloaded returns the last one.
 func retryOverloaded(ctx context.Context, do func() (answer, error)) (answer, error) {
 	var refused error
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -194,8 +194,8 @@ func retryOverloaded(ctx context.Context, do func() (answer, error)) (answer, er
 	}
 }
 
-// Del deletes a key and returns the version of the value that was deleted. The error is ErrNotFound when there was none. With IfVersion it is a
-// *NotAppliedError when the value has another version, or there is none.
+// Del deletes a key and returns the version of the value that was deleted. The error is ErrNotFound when there was no value. With IfVersion, the error is a
+// *NotAppliedError when the value has another version, or there is no value.
 func (c *Client) Del(ctx context.Context, key string, list ...Option) (Version, error) {
 	return c.remove(ctx, OpDel(key, list...))
 }

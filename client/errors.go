@@ -72,7 +72,7 @@ func (e *ServerError) Is(target error) bool {
 	return false
 }
 
-// NotAppliedError is an ErrNotApplied that knows the version of the value that is there. The zero version means that the key does not exist.
+// NotAppliedError is an ErrNotApplied with the version of the key's value. The zero version means that the key does not exist.
 type NotAppliedError struct{ Version hlc.Timestamp }
 
 // Error implements error.

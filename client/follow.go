@@ -24,12 +24,12 @@ type Follower struct {
 	first   chan struct{} // closed when the copy is complete for the first time
 	done    chan struct{}
 
-	// mu is held alone.
+	// mu is never held together with another lock.
 	mu        sync.RWMutex
 	copy      followed
 	processed int // how many events of the watcher were processed by run
 	gaps      int // how many of these were gaps
-	covered   int // how many gaps the last completed pass covers; -1 until a pass has covered all gaps, and when the copy is no longer kept up to date
+	covered   int // how many gaps came before the last completed pass began; -1 until a pass began after all gaps, and once the copy is not kept up to date
 	changes   []*changeQueue
 	err       error
 }
@@ -38,9 +38,9 @@ type Follower struct {
 // describes the pattern language. The context bounds the time until the copy is complete for the first time, which is when Follow returns. Follow needs
 // SCAN and GLOB, which only Holdfast has. The copy leaves out keys of more than 4096 bytes, because a watch of a pattern does not report their changes.
 //
-// The copy watches first, and then makes a pass: it lists the keys and reads each. It does so again after each gap, as after a lost connection. What was
-// deleted meanwhile is deleted from the copy. Some changes come without a notification: those of a restored backup or of changed rights, and those after
-// an operator ended the watch. A pass that begins at least every Config.FollowRefresh finds them.
+// A Follower first watches the pattern, and then makes a pass: it lists the keys and reads each. It makes another pass after each gap, as after a lost
+// connection. Keys that were deleted meanwhile are deleted from the copy. Some changes come without a notification: those of a restored backup or of changed
+// access rights, and those after an operator ended the watch. A pass that begins at least every Config.FollowRefresh finds them.
 func (c *Client) Follow(ctx context.Context, pattern string) (*Follower, error) {
 	watcher, err := c.Watch(ctx, pattern, Glob())
 	if err != nil {
@@ -118,9 +118,9 @@ func (f *Follower) Changes(ctx context.Context) iter.Seq[Event] {
 	}
 }
 
-// Synced reports whether the copy has every change whose notification has arrived, and no gap is open. If so, it has the client's own earlier writes: the
-// notification of a write arrives before its reply. Synced is false while the connection is lost, until the keys are read again after a gap, while a
-// notification is not processed yet, and when the copy is no longer kept up to date.
+// Synced reports whether the copy has every change whose notification has arrived, and all keys were read again since the last gap. If so, the copy has the
+// client's own earlier writes: the notification of a write arrives before its reply. Synced is false while the connection is lost, until the keys are read
+// again after a gap, while a notification is not processed yet, and when the copy is no longer kept up to date.
 func (f *Follower) Synced() bool {
 	f.mu.RLock()
 	covered, processed := f.covered == f.gaps, f.processed
@@ -133,8 +133,8 @@ func (f *Follower) Synced() bool {
 // Done returns a channel that is closed when the copy is no longer kept up to date. Err says why.
 func (f *Follower) Done() <-chan struct{} { return f.done }
 
-// Err returns why the copy is no longer kept up to date: ErrClosed after Client.Close, the error of the store if it refused the watch, the list or
-// a read (ErrReplyTooLarge, for instance), and nil after Close, and before it has ended.
+// Err returns why the copy is no longer kept up to date: ErrClosed after Client.Close, or the error of the store if it refused the watch, the list or
+// a read (ErrReplyTooLarge, for instance). It returns nil after Close, and while the copy is kept up to date.
 func (f *Follower) Err() error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -148,7 +148,7 @@ func (f *Follower) Close(ctx context.Context) error {
 	return f.watcher.Close(ctx)
 }
 
-// isConfirmed is Watcher.isConfirmedLocked of the watcher.
+// isConfirmed reports whether the store has confirmed the watch on the current connection.
 func (f *Follower) isConfirmed() bool {
 	f.client.mu.Lock()
 	defer f.client.mu.Unlock()
@@ -177,7 +177,7 @@ func (f *Follower) run(ctx context.Context) {
 		}
 	}()
 	for {
-		if due && current == nil && f.isConfirmed() { // otherwise an EventGap follows when the watch is confirmed
+		if due && current == nil && f.isConfirmed() { // not before the watch is confirmed: its confirmation brings an EventGap
 			current, due = f.startPass(ctx), false
 		}
 		var results chan reading // nil blocks
@@ -224,7 +224,7 @@ func (f *Follower) startPass(ctx context.Context) *pass {
 	return f.client.startPass(ctx, f.watcher.watched.key, f.gaps)
 }
 
-// end notes why the copy is no longer kept up to date. After an error the watch ends, too.
+// end records why the copy is no longer kept up to date. If err is not nil, it also ends the watch.
 func (f *Follower) end(err error) {
 	f.mu.Lock()
 	f.err, f.covered = err, -1
@@ -255,7 +255,7 @@ func (f *Follower) read(r reading) {
 	}
 }
 
-// endPass ends a pass. gaps is how many gaps it covers.
+// endPass ends a pass. gaps is how many gaps came before the pass began.
 func (f *Follower) endPass(gaps int) {
 	f.client.mu.Lock()
 	all := f.watcher.gaps
@@ -267,7 +267,7 @@ func (f *Follower) endPass(gaps int) {
 	}
 	if first := f.covered < 0; !first {
 		f.covered = gaps
-	} else if gaps == all { // otherwise what changed in a later gap may have been read before it
+	} else if gaps == all { // otherwise a later gap may hide a change of a key that was read before
 		f.covered = gaps
 		close(f.first)
 	}

@@ -2,16 +2,16 @@ package client
 
 import "slices"
 
-// followed is the copy of a Follower, without any connection. The Follower passes notifications and results of reads to its methods, which report whether
-// the copy changed. followed is not safe for concurrent use.
+// followed is the local copy of a Follower. It has no connection: the Follower passes notifications and results of reads to its methods, which report
+// whether the copy changed. followed is not safe for concurrent use.
 //
-// Notifications come in the order of the changes. Some may come again, and after a gap some never come. A pass reads every key at least once.
-// Reads and notifications overtake each other.
+// Notifications come in the order of the changes. Some may come again, and some are lost in a gap (EventGap). A pass reads every key at least once.
+// Reads and notifications may overtake each other.
 type followed struct {
 	items map[string]Item
-	// newest is the highest version that was notified since the last reset. A pass that begins after a gap, a deletion without a notification, and a read
-	// of an older version reset it. Versions grow across all keys, and the version of a deletion is that of the deleted value. So a notification of a SET that is
-	// not newer is a repetition, or one that was lost in a gap and is repeated now. Both are ignored: the pass after the gap reads the key.
+	// newest is the highest version in a notification since newest was last reset. Three things reset it: a pass that begins after a gap, a deletion without
+	// a notification, and a read of an older version. Versions grow across all keys, and the version of a deletion is that of the deleted value. So a SET
+	// whose version is not above newest is a repetition. It is ignored, also if its first notification was lost in a gap: the pass after the gap reads the key.
 	newest Version
 	pass   *passState // nil if none is under way
 }
@@ -25,8 +25,8 @@ type passState struct {
 
 func newFollowed() followed { return followed{items: make(map[string]Item)} }
 
-// beginPass begins a pass. Everything that was notified before is in the copy. After a gap the client may be connected to another cluster, whose versions
-// begin anew, so newest is reset. A repeated SET may then come back for a moment: the repeated notification of its deletion follows.
+// beginPass begins a pass. The copy has every notification that was received before. After a gap the client may be connected to another cluster, whose
+// versions may be lower, so newest is reset. A repeated SET may then restore a deleted key for a moment: the repeated notification of the deletion follows.
 func (f *followed) beginPass(afterGap bool) {
 	if afterGap {
 		f.newest = Version{}
@@ -34,8 +34,8 @@ func (f *followed) beginPass(afterGap bool) {
 	f.pass = &passState{afterGap: afterGap, seen: make(map[string]struct{}), deleted: make(map[string]Version)}
 }
 
-// endPass ends a pass, in which every key was read that was there throughout. It deletes the keys that were neither read nor notified in this pass, and
-// returns them in the order of their bytes.
+// endPass ends a pass. The pass has read every key that existed from its begin to its end. endPass deletes the keys that were neither read nor notified in
+// this pass, and returns them in the order of their bytes.
 func (f *followed) endPass() (deleted []string) {
 	for key := range f.items {
 		if _, seen := f.pass.seen[key]; !seen {
@@ -50,13 +50,14 @@ func (f *followed) endPass() (deleted []string) {
 	return deleted
 }
 
-// deleteUnseen deletes a key whose deletion was not notified. The client may be connected to another cluster now, whose versions begin anew.
+// deleteUnseen deletes from the copy a key whose deletion came without a notification. It resets newest: the client may be connected to another cluster, which
+// has lower versions.
 func (f *followed) deleteUnseen(key string) {
 	delete(f.items, key)
 	f.newest = Version{}
 }
 
-// notified takes up a notification, and reports whether the copy changed.
+// notified applies a notification to the copy, and reports whether the copy changed.
 func (f *followed) notified(event Event) bool {
 	item, known := f.items[event.Key]
 	fresh := f.newest.Before(event.Version)
@@ -84,7 +85,7 @@ func (f *followed) notified(event Event) bool {
 	return true
 }
 
-// read takes up what a read of a key returned in this pass, and reports whether the copy changed; absent says that there was no value.
+// read applies the result of a read in this pass to the copy, and reports whether the copy changed. absent says that the key had no value.
 func (f *followed) read(key string, found Item, absent bool) bool {
 	item, known := f.items[key]
 	_, seen := f.pass.seen[key]
@@ -95,22 +96,22 @@ func (f *followed) read(key string, found Item, absent bool) bool {
 		}
 		f.deleteUnseen(key)
 		return true
-	case !f.pass.deleted[key].Before(found.Version), seen && !item.Version.Before(found.Version): // it was read before the latest notification
+	case !f.pass.deleted[key].Before(found.Version), seen && !item.Version.Before(found.Version): // this version or a newer one is known already
 		return false
 	}
 	f.markSeen(key)
 	if known && item.Version == found.Version {
 		return false
 	}
-	if known && found.Version.Before(item.Version) { // a backup was restored, or it is another cluster
+	if known && found.Version.Before(item.Version) { // a backup was restored, or the client is connected to another cluster
 		f.newest = Version{}
 	}
 	f.items[key] = found
 	return true
 }
 
-// mayBeForeign reports whether the copy's value of a key may be of another cluster than the one to which the client is connected now: it is from before a gap. A
-// notification then replaces it, also with a lower version. The read of the key that follows in this pass replaces that again if it has a higher one.
+// mayBeForeign reports whether the copy's value of a key may come from another cluster than the one to which the client is connected now. That is so if the
+// value is from before a gap. A notification then replaces it even with a lower version. A later read of the key in this pass may bring a higher version again.
 func (f *followed) mayBeForeign(key string) bool {
 	if f.pass == nil || !f.pass.afterGap {
 		return false

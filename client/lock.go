@@ -83,8 +83,8 @@ func (l *Lock) renew(ctx context.Context, renewedAt moment) {
 		}
 	}()
 	const (
-		renewals   = 3               // in each time to live
-		minTimeout = 2 * time.Second // of an attempt, unless the time to live ends first
+		renewals   = 3               // per time to live
+		minTimeout = 2 * time.Second // the least timeout of an attempt, unless the time to live ends first
 	)
 	for {
 		if !pause(ctx, l.ttl/renewals-renewedAt.elapsed()) {

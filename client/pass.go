@@ -10,11 +10,11 @@ import (
 	"holdfast/internal/glob"
 )
 
-// pass lists all keys that match a pattern and reads each, for a Follower.
+// pass is one complete read of a Follower: it lists all keys that match the pattern and reads each.
 type pass struct {
 	gaps    int          // EventGaps that the Follower had processed when the pass began
 	results chan reading // closed at the end
-	err     error        // why the pass is not complete; nil if it is. It may be read when results is closed
+	err     error        // why the pass is not complete; nil if it is complete. It may be read once results is closed
 	work    sync.WaitGroup
 }
 
@@ -32,8 +32,8 @@ const (
 	passRetry = 500 * time.Millisecond
 )
 
-// startPass starts a pass. It ends when all keys are read, with its context, or with a permanent error. After a temporary error a request is sent again. Two
-// permanent errors do not end the pass: after an invalid continuation token it lists again, and a key that this client may not read counts as absent.
+// startPass starts a pass. The pass ends when all keys are read, when the context ends, or with a permanent error. After a temporary error it sends the request
+// again. Two permanent errors do not end it: after an invalid continuation token it lists again, and a key that this client may not read counts as absent.
 func (c *Client) startPass(ctx context.Context, pattern string, gaps int) *pass {
 	p := &pass{gaps: gaps, results: make(chan reading, passReaders)}
 	ctx, fail := context.WithCancelCause(ctx)
@@ -61,8 +61,8 @@ func (c *Client) startPass(ctx context.Context, pattern string, gaps int) *pass 
 	return p
 }
 
-// listKeys sends all keys to be read. After a temporary error or an invalid continuation token it lists from the beginning, so some keys are read twice. The
-// error is any other permanent one, or the context's.
+// listKeys sends all keys that match the pattern to keys. After a temporary error or an invalid continuation token it lists from the beginning, so some keys
+// are read twice. It returns any other permanent error, or the context's.
 func listKeys(ctx context.Context, c *Client, pattern string, keys chan<- string) error {
 	for {
 		var failure error

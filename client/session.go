@@ -18,9 +18,9 @@ import (
 
 // session is one connection to the broker. It begins with a clean start and has no session expiry, so nothing on the broker outlives it.
 type session struct {
-	deliver func(*paho.Publish) // a reply or a notification
-	// markSent marks a request as sent. It returns nil if its caller has stopped waiting. again says that it was sent before, by an
-	// earlier session. markUnsent takes that back: the broker had no subscriber for the request.
+	deliver func(*paho.Publish) // handles a reply or a notification
+	// markSent marks a request as sent. It returns no message if the request must not be sent any more. again says that an earlier copy may
+	// have reached the store. markUnsent undoes markSent when the broker had no subscriber for the request.
 	markSent        func(*call) (publish *paho.Publish, again bool)
 	markUnsent      func(*call)
 	mqtt            *paho.Client
@@ -33,22 +33,22 @@ type session struct {
 	cancel          context.CancelFunc
 	sending         sync.WaitGroup
 
-	ids chan uint16 // free packet ids; there are as many as requests may be unacknowledged: the broker's Receive Maximum, at most maxWindow
-	// watchAgainCount counts the goroutines of watchAgainLocked; guarded by Client.mu.
+	ids chan uint16 // free packet ids; the total is the number of requests that may be unacknowledged: Receive Maximum, at most maxWindow
+	// watchAgainCount is the number of running goroutines of watchAgainLocked, by what they watch. Client.mu guards it.
 	watchAgainCount map[subject]int
-	wake            chan struct{} // has room for one
+	wake            chan struct{} // says that queue is not empty; has room for one
 
-	encoded []byte // of the request that is being sent: sendAll's own
+	encoded []byte // buffer for the packet that is being sent; only sendAll uses it
 
 	mu     sync.Mutex
-	queue  []*call  // to be sent, in order
-	flight []flight // by packet id
+	queue  []*call  // the requests that wait to be sent, in order
+	flight []flight // the unacknowledged requests, by packet id
 }
 
-// flight is a request that the broker has not acknowledged. call is nil if there is none.
+// flight is a request that the broker has not acknowledged. call is nil if no request has the packet id.
 type flight struct {
 	call  *call
-	again bool // it was sent before, too
+	again bool // an earlier copy was sent, too, and may have reached the store
 }
 
 const (
@@ -58,8 +58,8 @@ const (
 	maxWindow = 4096
 )
 
-// connect connects to one of the brokers and subscribes. Nothing of a session survives on the broker: what was under way is
-// sent again.
+// connect connects to one of the brokers and subscribes. The broker keeps nothing of the previous session, so resume sends the pending requests
+// again.
 func (c *Client) connect(ctx context.Context) (*session, error) {
 	network, err := c.dialer.Dial(ctx)
 	if err != nil {
@@ -184,8 +184,8 @@ func (c *Client) deliver(p *paho.Publish) {
 	}
 }
 
-// resume makes a session the one that commands use. What is under way is sent again, in order, and watches are made anew:
-// the store may have ended them with the old connection.
+// resume makes a session the one that commands use. It sends the pending requests again, in order, and a KEYNOTIFY for each watch: the store may
+// have ended the watches with the old connection.
 func (c *Client) resume(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -216,8 +216,8 @@ const (
 	dedupMargin   = 2 * time.Minute
 )
 
-// mayBeForgotten reports whether the store may execute a copy of the request a second time. A call waits for its message expiry, so this is only so if that
-// exceeds maxRemembered plus dedupMargin, or if the machine was suspended.
+// mayBeForgotten reports whether the store may have forgotten the request, and would execute a copy of it a second time. A call waits no longer than its
+// message expiry. So this is only possible if the message expiry exceeds maxRemembered plus dedupMargin, or if the machine was suspended.
 func (c *call) mayBeForgotten() bool {
 	return c.began.elapsed() > min(c.expiry, maxRemembered)+dedupMargin
 }
@@ -236,7 +236,7 @@ func (c *Client) renewWatches(s *session) {
 		c.mu.Lock()
 		if c.session == s {
 			for watched := range c.watchers.bySubject {
-				if s.watchAgainCount[watched] == 0 { // else that one still tries
+				if s.watchAgainCount[watched] == 0 { // otherwise a goroutine still sends KEYNOTIFY
 					c.watchAgainLocked(watched, nil)
 				}
 			}
@@ -285,8 +285,8 @@ func (s *session) dequeue() *call {
 	}
 }
 
-// sendAll sends what is enqueued, in order, until the session ends. A request counts as sent only when there is a packet id for it, so one that is given up
-// before is not sent.
+// sendAll sends the enqueued requests, in order, until the session ends. It marks a request as sent only once there is a free packet id. So a request that is
+// given up while it waits for a packet id is not sent.
 func (s *session) sendAll() {
 	for {
 		var id uint16
@@ -308,7 +308,7 @@ func (s *session) sendAll() {
 }
 
 // markSent marks a request as sent and returns its message, and whether it was sent before. It returns nil if the caller has stopped waiting for the reply, or if
-// a copy might take effect a second time. It then ends the wait.
+// a copy might take effect a second time (mayBeForgotten). In the latter case it ends the call with ErrOutcomeUnknown.
 func (c *Client) markSent(waiting *call) (publish *paho.Publish, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -330,11 +330,11 @@ func (c *Client) markUnsent(waiting *call) {
 	waiting.sent = false
 }
 
-// keptBuffer bounds the buffer that is kept from one request to the next.
+// keptBuffer is the largest size in bytes at which session.encoded is kept for the next request.
 const keptBuffer = 64 << 10
 
-// send publishes a request with a packet id. again says that it was sent before: then its outcome is unknown if the broker does not accept it. send returns
-// false if it is too large for the broker. The packet id is then still free.
+// send publishes a request with a packet id. If again is true, an earlier copy may have reached the store: a refusal by the broker then leaves the outcome
+// unknown. send returns false if the request is too large for the broker. The packet id is then still free.
 func (s *session) send(id uint16, waiting *call, publish *paho.Publish, again bool) bool {
 	packet := publish.Packet()
 	if size, ok := mqttconn.PublishSize(packet); !ok || size > s.brokerMaxPacket {
@@ -359,7 +359,7 @@ func (s *session) send(id uint16, waiting *call, publish *paho.Publish, again bo
 	return true
 }
 
-// resendPause is how long to wait when nobody listens on the invoke topic, as for a moment after the broker was restarted.
+// resendPause is the pause before a request is sent again because the invoke topic had no subscriber, as just after a restart of the broker.
 const resendPause = 100 * time.Millisecond
 
 // acknowledged handles a PUBACK, and reports whether its packet id belongs to a request.
@@ -374,7 +374,7 @@ func (s *session) acknowledged(id uint16, reason byte) bool {
 	s.mu.Unlock()
 	s.ids <- id // has room: there are as many places as ids
 	switch {
-	case reason >= 0x80 && again: // the store may have what was sent before
+	case reason >= 0x80 && again: // an earlier copy may have reached the store
 		waiting.finish(answer{err: fmt.Errorf("%w: %w", ErrOutcomeUnknown, &refusedError{reason: reason})})
 	case reason >= 0x80:
 		waiting.finish(answer{err: &refusedError{reason: reason}})

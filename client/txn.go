@@ -17,7 +17,7 @@ const MaxOps = 128
 type Op struct {
 	arguments [][]byte
 	token     Version
-	err       error // of the first option that the operation does not take; it wraps ErrNotExecuted
+	err       error // why the operation cannot be sent: the first reason; it wraps ErrNotExecuted
 }
 
 // OpSet is Set as an operation.
@@ -27,7 +27,7 @@ func OpSet(key string, value []byte, list ...Option) Op {
 		o.fail("the time to live is %v: must be positive", o.ttl)
 	}
 	op := Op{arguments: [][]byte{[]byte("SET"), []byte(key), value}, token: o.token, err: o.err}
-	if o.expires { // before NEX, after which it could be taken for an expected value
+	if o.expires { // PX goes before NEX: after NEX it could be taken for the expected value
 		ms := o.ttl / time.Millisecond
 		if o.ttl%time.Millisecond > 0 {
 			ms++
@@ -83,13 +83,13 @@ type OpResult struct {
 
 // TxnResult is what a transaction did.
 type TxnResult struct {
-	Version Version // the greatest that was given to a value; zero if nothing was set
+	Version Version // the greatest version that a Set of the transaction gave; zero if there was no Set
 	Results []OpResult
 }
 
 // Txn executes all operations at one moment, or none of them (TXN): 1 to MaxOps. Two may not write the same key, and none may read what another writes: that
-// is an ErrSyntax. A wrong number of operations is an ErrArgumentCount. Each check is made against what is there before the transaction. The fencing token
-// of a transaction holds for all of its operations; if several have one, it has to be the same.
+// is an ErrSyntax. A wrong number of operations is an ErrArgumentCount. Each condition is checked against the state before the transaction. The fencing token
+// of one operation holds for all operations. Two operations must not have different tokens.
 //
 // If a condition is not met, the error is a *NotAppliedError, with the version of the first key whose condition is not met. A VDel, or a
 // Del without IfVersion, of a missing key does nothing and does not stop the others.

@@ -31,9 +31,9 @@ const (
 // Event is a change of a watched key, or a gap. A gap has no Value and no Version.
 type Event struct {
 	Kind    EventKind
-	Key     string // of the gap of a pattern: the pattern
+	Key     string // in an EventGap of a pattern: the pattern
 	Value   []byte
-	Version Version // of the new or of the deleted value
+	Version Version // the version of the new value, or of the deleted one
 }
 
 // Watcher receives the changes of a key, or of all keys that match a pattern. Receive from Events until the channel is closed: by Close, by Client.Close, or
@@ -46,7 +46,7 @@ type Watcher struct {
 
 	// The fields below are guarded by Client.mu.
 	established bool     // the store has confirmed the watch
-	confirmedIn *session // the session in which it did so last
+	confirmedIn *session // the last session in which the store confirmed the watch
 	gapped      bool     // the last event that was queued is an EventGap
 	queued      int      // how many events were queued, ever
 	gaps        int      // how many of them were EventGaps
@@ -62,7 +62,7 @@ type WatchOption func(*subject)
 func Glob() WatchOption { return func(s *subject) { s.isGlob = true } }
 
 // Watch watches a key. When it returns, every later change is received. After a lost connection the client makes the watch again, and the Watcher gets an
-// EventGap. The context bounds the call, not the watch. A pattern that is malformed, or longer than 1024 bytes, is ErrNotExecuted.
+// EventGap. The context bounds the call, not the watch. For a pattern that is malformed, or longer than 1024 bytes, the error is ErrNotExecuted.
 func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*Watcher, error) {
 	w := &Watcher{client: c, watched: subject{key: key}, events: make(chan Event, c.config.WatchBuffer+1)}
 	for _, option := range list {
@@ -182,7 +182,7 @@ func (w *Watcher) deliverLocked(event Event) {
 	}
 }
 
-// gapLocked queues an EventGap, unless the last event in the channel is one that was not received yet. Client.mu must be held.
+// gapLocked queues an EventGap, unless the last event that waits in the channel is an EventGap. Client.mu must be held.
 func (w *Watcher) gapLocked() {
 	if w.ended || (w.gapped && len(w.events) > 0) {
 		return
@@ -196,11 +196,11 @@ func (w *Watcher) gapLocked() {
 	}
 }
 
-// watchAgainLocked sends KEYNOTIFY from a new goroutine. It is called for a new session, to renew the watch, after a STOP that may have ended a newer
-// watch, and to send STOP. The goroutine sends again until the store accepts or refuses, or the session ends.
+// watchAgainLocked sends KEYNOTIFY from a new goroutine. It is called for a new session, to renew the watch, and after a STOP that may have ended a newer
+// watch. It is also called to send STOP. The goroutine sends again until the store accepts or refuses, or the session ends.
 //
-//   - When the store accepts, the watchers in missed get an EventGap. So do those that were established when an attempt failed: the store may have ended
-//     the watch meanwhile.
+//   - When the store accepts, the watchers in missed get an EventGap. So do the watchers that were established when an attempt failed: the store may
+//     have ended the watch meanwhile.
 //   - When the store refuses, all watchers of the subject end.
 //   - When the subject has no watcher, or its last one ends meanwhile, the goroutine sends STOP.
 //
@@ -231,9 +231,9 @@ func (c *Client) watchAgainLocked(watched subject, missed []*Watcher) {
 		}
 		ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
 		defer cancel()
-		for !c.isWatched(watched) { // the KEYNOTIFY may have followed the STOP
+		for !c.isWatched(watched) { // the store may have executed the KEYNOTIFY after an earlier STOP
 			if c.stopWatching(ctx, watched) == nil || !pause(ctx, retry) {
-				return // if the time is over, the watch stays until the session ends
+				return // after the timeout, the watch stays in the store until the session ends
 			}
 		}
 	}()
@@ -267,7 +267,7 @@ func (c *Client) isWatched(watched subject) bool {
 	return len(c.watchers.bySubject[watched]) > 0
 }
 
-// handleKeyNotify handles the result of a KEYNOTIFY, which came in a session, and reports whether it is final.
+// handleKeyNotify handles the result of a KEYNOTIFY. It reports whether the result is final. session is the one in which the answer came.
 func (c *Client) handleKeyNotify(watched subject, missed []*Watcher, session *session, err error) (final bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -279,7 +279,7 @@ func (c *Client) handleKeyNotify(watched subject, missed []*Watcher, session *se
 		}
 		if session == c.session {
 			for _, w := range c.watchers.bySubject[watched] {
-				if w.confirmedIn != nil && w.confirmedIn != session { // also one that is not in missed may have missed changes between the sessions
+				if w.confirmedIn != nil && w.confirmedIn != session { // a watcher that is not in missed may have missed changes between the sessions, too
 					w.gapLocked()
 				}
 				w.confirmedIn = session

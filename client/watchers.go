@@ -9,7 +9,7 @@ import (
 
 // subject is what a Watcher watches.
 type subject struct {
-	key    string // or pattern
+	key    string // a key, or with isGlob a pattern
 	isGlob bool
 }
 
@@ -25,10 +25,10 @@ func (s subject) keyNotify(stop bool) [][]byte {
 	return arguments
 }
 
-// watchers are the watchers of a client, by what they watch. It is guarded by Client.mu.
+// watchers is the set of a client's watchers, by subject. Client.mu guards it.
 type watchers struct {
 	bySubject map[subject][]*Watcher    // no list is empty
-	patterns  map[subject]*glob.Pattern // of those that are patterns
+	patterns  map[subject]*glob.Pattern // the compiled patterns of the subjects that are patterns
 }
 
 func newWatchers() watchers {
@@ -62,7 +62,7 @@ func (s *watchers) removeAll(watched subject) {
 	delete(s.patterns, watched)
 }
 
-// deliver queues the change of a key for its watchers, and for those of patterns that the key matches. Each gets a value of its own.
+// deliver queues the change of a key for its watchers, and for the watchers of patterns that the key matches. Each watcher gets its own copy of the value.
 func (s *watchers) deliver(event Event) {
 	deliver := func(list []*Watcher) {
 		for _, w := range list {

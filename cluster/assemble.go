@@ -17,26 +17,28 @@ import (
 	"holdfast/fsm"
 )
 
-// InitialMember is an initial member. Name is its node name: the others learn its raft id only when it answers.
+// InitialMember is one of the nodes that are to bootstrap the cluster. Name is its node name. Its raft id is not configured: the other nodes learn it from
+// its answer.
 type InitialMember struct {
 	Name    string
 	Address raft.ServerAddress
 }
 
-// Newcomer is a node without state on its way into a cluster. It answers the others until its Node is open. Assemble is called once. Waiting, Handle
-// and Standing are safe for concurrent use, also while Assemble runs. Only Assemble uses Peers, and replaces it after a Reload.
+// Newcomer is a node without Raft state that is about to bootstrap or to join a cluster. It answers the calls of other nodes until its Node is open.
+// Assemble is called once. Waiting, Handle and Standing are safe for concurrent use, also while Assemble runs. Only Assemble uses Peers, and replaces it
+// after a Reload.
 type Newcomer struct {
 	ID      raft.ServerID
 	Address raft.ServerAddress
-	Peers   []InitialMember // the initial members; empty is this node alone
-	// Reload reads the list of initial members again, which may change before the bootstrap; may be nil.
+	Peers   []InitialMember // the initial members; if empty, this node bootstraps a cluster of its own
+	// Reload reads the list of initial members again: an operator may change it before the bootstrap. It may be nil.
 	Reload func() ([]InitialMember, error)
 	Log    interface{ Info(string, ...any) }
 
 	waiting atomic.Pointer[string]
 }
 
-// Waiting returns what the newcomer waits for; empty at the beginning.
+// Waiting returns why the node is not in a cluster yet: the last error of Assemble's attempts, or an empty string before the first one.
 func (c *Newcomer) Waiting() string {
 	if reason := c.waiting.Load(); reason != nil {
 		return *reason
@@ -52,14 +54,15 @@ func (c *Newcomer) Handle(_ context.Context, _ peer.Caller, method peer.Method, 
 	return json.Marshal(peer.Status{ID: c.ID, Address: c.Address, State: "joining", Version: fsm.Version})
 }
 
-// Standing returns Stranger: connections between members are refused. Callers that name no id reach Handle, which answers MethodPeerStatus alone.
+// Standing returns Stranger for every id, so that connections between members are refused. Callers that name no id still reach Handle, which answers only
+// MethodPeerStatus.
 func (c *Newcomer) Standing(raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	return peer.Stranger, ""
 }
 
-// Assemble returns when the node may open its Node: with the members with which it has to bootstrap the cluster, or with nil
-// when it is a member of one that exists. A cluster is bootstrapped only when every peer of the list answers that it has no Raft state, and only
-// by the one whose name is the first in byte order. A node without peers bootstraps a cluster of its own. The error is the context's.
+// Assemble waits until the node may open its Node. It returns the members with which the node must bootstrap the cluster, or nil if the node has joined an
+// existing one. Only the peer whose name is the first in byte order bootstraps a cluster, and only when every other peer answers that it has no Raft
+// state. A node without peers bootstraps a cluster of its own. The error is the context's.
 func (c *Newcomer) Assemble(ctx context.Context, client peer.Client) ([]raft.Server, error) {
 	const interval = 200 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -99,8 +102,8 @@ func (c *Newcomer) reload() {
 	}
 }
 
-// attempt asks every peer once. It returns the members with which to bootstrap, or that this node has joined, or why it has to
-// wait.
+// attempt asks every peer once. It returns the members with which to bootstrap, or joined if this node is a member now. Otherwise the error says what the
+// node waits for.
 func (c *Newcomer) attempt(ctx context.Context, client peer.Client) (members []raft.Server, joined bool, err error) {
 	name := peer.NodeName(c.ID)
 	first := slices.MinFunc(c.Peers, func(a, b InitialMember) int { return strings.Compare(a.Name, b.Name) }).Name
@@ -145,7 +148,7 @@ func (c *Newcomer) askPeer(ctx context.Context, client peer.Client, initial Init
 	return peer.AskStatus(ctx, client, raft.Server{Address: initial.Address})
 }
 
-// join makes this node a member of the cluster that the peer has.
+// join makes this node a member of the peer's cluster, and reports whether it is one.
 func (c *Newcomer) join(ctx context.Context, client peer.Client, initial InitialMember, description *peer.Status) (bool, error) {
 	if _, listed := peer.Find(description.Servers, c.ID); listed {
 		return c.isMember(ctx, client, initial, description)
@@ -162,8 +165,8 @@ func (c *Newcomer) join(ctx context.Context, client peer.Client, initial Initial
 	return true, nil
 }
 
-// isMember reports whether a configuration that lists this node is committed: the leader says so, or the peer's log has the bootstrap entry alone.
-// The error says why that is not known, or that it is not.
+// isMember reports whether a committed configuration lists this node. It does if the leader says so, or if the peer's log has only the bootstrap entry. If
+// the result is false, the error says why.
 func (c *Newcomer) isMember(ctx context.Context, client peer.Client, initial InitialMember, description *peer.Status) (bool, error) {
 	const bootstrapped = 1 // the index of the first configuration
 	if description.LastIndex <= bootstrapped {

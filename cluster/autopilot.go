@@ -26,7 +26,7 @@ type autopilotRunner struct {
 	self   *self
 	peers  *peer.Statuses
 	log    *slog.Logger
-	state  atomic.Pointer[autopilot.State] // that autopilot reported last in this leadership; nil before the first
+	state  atomic.Pointer[autopilot.State] // autopilot's latest state in this leadership; nil before the first
 }
 
 func newAutopilotRunner(timing Timing, trailingEntries uint64, self *self, peers *peer.Statuses, log *slog.Logger) *autopilotRunner {
@@ -54,7 +54,7 @@ func (p *autopilotRunner) run(ctx context.Context) error {
 // configuration. Autopilot's state may be a second old, and AddVoter would add a removed member again, or put an old address back.
 type autopilotRaft struct {
 	*raft.Raft
-	pinned func(raft.ServerID) bool // reports whether an operator pinned it as a non-voter
+	pinned func(raft.ServerID) bool // reports whether an operator pinned the member as a non-voter
 }
 
 // AddVoter implements autopilot.Raft.
@@ -70,7 +70,7 @@ func (r autopilotRaft) AddVoter(id raft.ServerID, _ raft.ServerAddress, _ uint64
 	return r.Raft.AddVoter(id, server.Address, future.Index(), timeout)
 }
 
-// refusedChange is a change that was not made.
+// refusedChange is the result of a membership change that was not given to raft.
 type refusedChange struct{ err error }
 
 // Error implements raft.Future.
@@ -148,8 +148,8 @@ type MemberHealth struct {
 	State       string        `json:"state"` // leader, voter, non-voter or none: raft-autopilot's words
 	Healthy     bool          `json:"healthy"`
 	StableSince time.Time     `json:"stableSince"`
-	// LastContact is the time since the member last heard from the leader, as time.Duration prints it; negative for never. LastIndex is that of the member's
-	// log. Both are of its last answer to autopilot in this leadership, and 0 if there is none.
+	// LastContact is the time since the member last heard from the leader, as time.Duration prints it; negative for never. LastIndex is the index of the last
+	// entry in the member's log. Both come from the member's last answer to autopilot in this leadership, and are 0 if there is none.
 	LastContact string `json:"lastContact"`
 	LastIndex   uint64 `json:"lastIndex"`
 	// Version is the newest log version that the member can apply; 0 if it did not answer the last poll.
@@ -158,7 +158,7 @@ type MemberHealth struct {
 	Pinned          bool   `json:"keptNonVoter"`    // an operator has pinned it as a non-voter
 }
 
-// health returns what autopilot found last, on the leader.
+// health returns autopilot's latest state. It is called on the leader only: autopilot does not run elsewhere.
 func (p *autopilotRunner) health() Health {
 	state := p.state.Load()
 	if state == nil {

@@ -13,7 +13,8 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// broadcaster sends messages to the observers of other members, and collects the requests that they hold. It is safe for concurrent use.
+// broadcaster sends messages to the observers (the front ends) of other members, and collects the requests that they hold: those that are received and not
+// known to be answered. It is safe for concurrent use.
 type broadcaster struct {
 	self     *self
 	observer Observer
@@ -34,11 +35,11 @@ func (b *broadcaster) broadcast(ctx context.Context, message []byte) {
 	calling.Wait()
 }
 
-// collectGrace bounds how long collectHeld waits for the remaining members after more than half of all members have answered, this one and non-voters
-// included. A member that hangs must not delay a new leader.
+// collectGrace bounds how long collectHeld waits for the remaining members once more than half of all members have answered. This member and the
+// non-voters count. A member that hangs must not delay a new leader.
 const collectGrace = 50 * time.Millisecond
 
-// collectHeld is Node.CollectHeld.
+// collectHeld implements Node.CollectHeld.
 func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte, last bool)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -95,7 +96,7 @@ func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age t
 // handleBroadcast gives another member's message to this node's observer.
 func (b *broadcaster) handleBroadcast(message []byte) { b.observer.HandleBroadcast(message) }
 
-// handleHeld answers with a page of what this node's observer holds.
+// handleHeld returns a page of the requests that this node's observer holds.
 func (b *broadcaster) handleHeld(request []byte) ([]byte, error) {
 	if len(request) != 16 {
 		return nil, fmt.Errorf("%w: malformed request for held requests", peer.ErrRefused)

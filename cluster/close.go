@@ -16,10 +16,10 @@ func (n *Node) Close(ctx context.Context) error {
 			n.env.Log.Warn("the leadership transfer did not complete: stopping all the same", "error", err)
 		}
 		l.stop()
-		l.wait() // must come before Shutdown: raft then answers no future of its queue any more, and the goroutines would wait for ever
+		l.wait() // must come before Shutdown: after it, raft answers no queued future any more, and the goroutines would wait for ever
 		shutdownFuture := n.self.raft.Shutdown()
 		if aborter, ok := n.env.Transport.(interface{ Abort() }); ok {
-			aborter.Abort() // shutdownFuture waits for raft's own calls, and a call to a hung member does not return
+			aborter.Abort() // shutdownFuture waits for raft's own calls, and a call to a hung member returns only when its connection is closed
 		}
 		l.closeErr = errors.Join(shutdownFuture.Error(), n.env.close())
 	})

@@ -11,27 +11,28 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// clusterClock is the clock by which a leader stamps entries: the lower median of the wall clocks of all members, advanced by this node's monotonic
-// clock. With three members or more one wrong clock cannot move it beyond the others, and neither can a clock that is stepped. It is safe for concurrent use.
+// clusterClock is the clock by which a leader stamps entries: the lower median of the wall clocks of all members, advanced by this node's monotonic clock.
+// With three members or more, one clock that is wrong or is stepped cannot move the median beyond the other clocks. It is safe for concurrent use.
 //
 // A clock is kept as its base: what it showed at this node's monotonic time 0, in milliseconds since the Unix epoch.
 type clusterClock struct {
 	own Clock
 
 	mu         sync.Mutex
-	bases      map[raft.ServerID]int64 // the last known one of each other member
-	logBase    int64                   // of the cluster, as the log has it
+	bases      map[raft.ServerID]int64 // the last known base of each other member's wall clock
+	logBase    int64                   // base of the cluster clock as the log has it
 	hasLogBase bool
-	base       int64 // of the cluster
+	base       int64 // base of the cluster clock
 	hasBase    bool
-	offset     time.Duration // by which this node's wall clock is ahead of the cluster's
+	offset     time.Duration // this node's wall clock minus the cluster clock
 }
 
 func newClusterClock(own Clock) *clusterClock {
 	return &clusterClock{own: own, bases: make(map[raft.ServerID]int64)}
 }
 
-// now returns the cluster clock in milliseconds since the Unix epoch. It is 0, which moves nothing, until a majority of the voters was heard.
+// now returns the cluster clock in milliseconds since the Unix epoch. It is 0 until a majority of the voters has answered a poll. An entry stamped with 0
+// does not move the state's clock.
 func (c *clusterClock) now() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +84,7 @@ func (c *clusterClock) update(answers map[raft.ServerID]peer.Answer, servers []r
 	c.offset = time.Duration(own-c.base) * time.Millisecond
 }
 
-// withLogBase adds the clock that the log carries if the members' own clocks could be two halves that disagree.
+// withLogBase adds the base of the clock in the log if the number of bases is even: then the members' clocks could be two halves that disagree.
 func withLogBase(bases []int64, base int64) []int64 {
 	if len(bases)%2 == 0 {
 		return append(bases, base)
@@ -91,14 +92,15 @@ func withLogBase(bases []int64, base int64) []int64 {
 	return bases
 }
 
-// lowerMedian returns the middle of the values, the lower one of two. There is at least one.
+// lowerMedian returns the median of the values: the lower one if there are two middle values. There must be at least one value.
 func lowerMedian(values []int64) int64 {
 	values = slices.Sorted(slices.Values(values))
 	return values[(len(values)-1)/2]
 }
 
-// observeLogWall records the state's wall clock after an applied entry or a restored snapshot has set it, in milliseconds since the Unix epoch. It does not
-// change the cluster clock: update uses the record. The entry is older than the call, so the highest base is the best estimate.
+// observeLogWall records the cluster clock of the state, in milliseconds since the Unix epoch, after an applied entry or a restored snapshot has set it.
+// It does not change the cluster clock: update uses the record. Every entry is stamped before this call, so each base computed here is too low, and the
+// highest is the best estimate.
 func (c *clusterClock) observeLogWall(wall int64) {
 	base := wall - c.own.Monotonic().Milliseconds()
 	c.mu.Lock()

@@ -15,14 +15,14 @@ type leadership struct {
 	term     uint64
 	proposer *propose.Proposer
 	reader   *readindex.Reader
-	scanner  *readindex.Reader // of SCANs: no GET waits behind one
+	scanner  *readindex.Reader // answers SCANs, so that no GET waits behind a SCAN
 }
 
-// commandRouter hands commands to the proposer, and reads to the reader, while this node leads. It gives a command's result to the goroutine in execute
-// that waits for it, or to the observer. It is safe for concurrent use.
+// commandRouter hands commands to the proposer, and reads to the readers, while this node leads. It gives a command's result to the goroutine that waits
+// for it in executeAt, or to the observer (the front end). It is safe for concurrent use.
 type commandRouter struct {
-	leadership atomic.Pointer[leadership]       // accepts proposals and reads; nil before LeaderStart is applied and after Serve returns
-	proposer   atomic.Pointer[propose.Proposer] // kept until the term's work has ended, for entries still in flight
+	leadership atomic.Pointer[leadership]       // accepts proposals and reads; nil until its LeaderStart (its first entry) is applied, and after Serve returns
+	proposer   atomic.Pointer[propose.Proposer] // remains after Serve returns, until the leadership's work has ended: entries may still be in flight
 	observer   Observer
 	// confirmTerm returns nil when this node was the leader of the term at some moment after the call.
 	confirmTerm func(ctx context.Context, term uint64) error
@@ -37,7 +37,7 @@ func (c *commandRouter) begin(l *leadership) {
 // stopAccepting ends proposals and reads in a leadership. Entries in flight still get their results.
 func (c *commandRouter) stopAccepting(l *leadership) { c.leadership.CompareAndSwap(l, nil) }
 
-// end is called when all work of a leadership has ended.
+// end removes a leadership whose work has all ended.
 func (c *commandRouter) end(l *leadership) {
 	c.stopAccepting(l)
 	c.proposer.Store(nil)
@@ -88,12 +88,12 @@ func (c *commandRouter) setPublished(index uint64) {
 // waiter is the tag of a command that one of this package's own goroutines waits for.
 type waiter struct {
 	done   chan struct{}
-	index  uint64 // of the entry
+	index  uint64 // log index of the command's entry
 	result fsm.Result
 	err    error
 }
 
-// execute is Node.Execute.
+// execute implements Node.Execute.
 func (c *commandRouter) execute(ctx context.Context, command fsm.Command) (fsm.Result, error) {
 	result, _, err := c.executeAt(ctx, command)
 	return result, err
@@ -114,7 +114,7 @@ func (c *commandRouter) executeAt(ctx context.Context, command fsm.Command) (res
 	}
 }
 
-// applied passes on an entry that was applied. The state is locked.
+// applied gives the results of an applied entry to the waiters and to the observer. It is called with the state locked.
 func (c *commandRouter) applied(outcome *fsm.EntryOutcome) {
 	var tags []any
 	if p := c.proposer.Load(); p != nil {

@@ -16,7 +16,7 @@ import (
 	"holdfast/fsm"
 )
 
-// Timing has raft's timeouts, and the deadline for the disk. Raft draws each wait from one to two times Heartbeat, Election and Commit.
+// Timing has raft's timeouts, and the deadline for the disk. For Heartbeat, Election and Commit, raft waits a random time of one to two times the value.
 type Timing struct {
 	Heartbeat    time.Duration // a follower that hears from no leader for this long starts an election
 	Election     time.Duration // a candidate that is not elected within this time starts another one
@@ -43,8 +43,8 @@ func Edge() Timing {
 
 // Config configures a Node. DefaultConfig sets all but ID, Address and Members.
 type Config struct {
-	ID      raft.ServerID      // of this member, unique for ever: see Identity
-	Address raft.ServerAddress // under which the other members reach this one
+	ID      raft.ServerID      // raft id of this member, unique for ever: see Identity
+	Address raft.ServerAddress // address at which the other members reach this one
 	Timing  Timing
 	Members []raft.Server // the first configuration, with which a node without state bootstraps the cluster; nil never bootstraps
 
@@ -53,8 +53,8 @@ type Config struct {
 
 	Proposals propose.Config
 
-	// SnapshotBytes is the least bytes of log entries that are applied before a snapshot is taken. If the newest snapshot is larger, its size counts
-	// instead, up to four times SnapshotBytes.
+	// SnapshotBytes is the least number of bytes of log entries that are applied between two snapshots. If the newest snapshot is larger than that, its size
+	// counts instead, up to four times SnapshotBytes.
 	SnapshotBytes int64
 	// TrailingEntries is how many of the newest log entries compaction keeps although a snapshot covers them.
 	TrailingEntries uint64
@@ -110,8 +110,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// maxAppendEntries bounds one message to a follower, which raft counts in entries: 8 of up to 1 MiB, or 8 single commands of the
-// largest size.
+// maxAppendEntries bounds the entries in one message to a follower; raft has no bound in bytes. By default an entry has at most 1 MiB
+// (propose.Config.BatchBytes), or a single larger command.
 const maxAppendEntries = 8
 
 // raftConfig returns the settings of raft.
@@ -126,7 +126,7 @@ func raftConfig(c *Config, log *slog.Logger) *raft.Config {
 	config.ShutdownOnRemove = false // memberWatch ends a node that was removed, with a message
 	config.BatchApplyCh = true
 	config.TrailingLogs = c.TrailingEntries
-	config.SnapshotThreshold = 1 << 20 // high, so that Snapshots decides, by bytes
+	config.SnapshotThreshold = 1 << 20 // so high that Snapshots decides instead, by bytes
 	config.NoLegacyTelemetry = true
 	config.Logger = raftlog.Logger(log)
 	return config
@@ -138,12 +138,12 @@ type Environment struct {
 	Transport raft.Transport
 	Client    peer.Client
 	Clock     Clock
-	// Random returns 64 bits that nobody can predict: the nonce of a leadership may become the secret of continuation tokens.
+	// Random returns 64 bits that nobody can predict: the nonce of a leadership may become the secret of SCAN's continuation tokens.
 	Random func() uint64
 	// FreeSpace returns the bytes that are free where the stores are, and whether that is too little.
 	FreeSpace func() (free uint64, low bool)
-	// Exit ends the process: this node was removed (ErrRemoved), or its state or its disk cannot be trusted any more. It may return, in a
-	// simulation: if the state or the disk cannot be trusted, the node then applies nothing more.
+	// Exit ends the process: this node was removed (ErrRemoved), or its state or its disk cannot be trusted any more. In a simulation it may return. If the
+	// state or the disk cannot be trusted, the node then applies nothing more.
 	Exit    func(error)
 	Log     *slog.Logger
 	Metrics *Metrics

@@ -10,16 +10,16 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// confirmer asks the other voters whether their terms are still the one in which this node led. It is safe for concurrent use.
+// confirmer asks the other voters whether they know a newer term than the one in which this node leads. It is safe for concurrent use.
 type confirmer struct {
 	self    *self
 	timeout time.Duration
 	start   func(func()) bool // starts a goroutine that the node waits for; false while the node closes
 }
 
-// confirm asks the voters whether the term is still the newest that they know. It returns nil when a majority, this node
-// included, said so to a question that was sent after the call began. A leader of a later
-// term needs votes of a majority, a vote raises the term first, and two majorities share a voter. So none was elected before the call.
+// confirm asks the voters whether the term is the newest that they know. It returns nil if a majority, this node included, says yes to a question that was
+// sent after the call began. Then no leader of a later term was elected before the call: it would have needed the votes of a majority, a vote raises the
+// voter's term first, and two majorities share a voter.
 func (c *confirmer) confirm(ctx context.Context, term uint64) error {
 	future := c.self.raft.GetConfiguration()
 	if err := future.Error(); err != nil {

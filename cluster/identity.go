@@ -14,12 +14,12 @@ import (
 	"holdfast/internal/durable"
 )
 
-// Identity names the node and the cluster that a data folder belongs to. The raft id of a member is its name and its incarnation. A data folder without a log
-// gets a new incarnation: under its old id, a node that lost its log could vote twice in one term.
+// Identity names the node and the cluster that a data folder belongs to. The raft id of a member is its name and its incarnation (a random number). A data
+// folder without a log gets a new incarnation: under its old id, a node that lost its log could vote twice in one term.
 type Identity struct {
 	Cluster     string `json:"cluster"`
 	Node        string `json:"node"`
-	Incarnation string `json:"draw"` // the name in the file is older than the field's
+	Incarnation string `json:"draw"` // "draw" is the field's former name, which the file keeps
 }
 
 // RaftID returns the id under which the node is a member.

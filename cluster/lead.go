@@ -27,14 +27,14 @@ type leaderLoop struct {
 	log       *raftlog.CheckedLog
 	peers     *peer.Statuses
 	clock     *clusterClock
-	// prepare has what must succeed, in order, before Observer.Serve is called. An error ends the leadership.
+	// prepare are the functions that must succeed, in this order, before Observer.Serve is called. An error ends the leadership.
 	prepare []func(ctx context.Context) error
 	// duties run from the start of the leadership to its end, also during prepare. An error ends the leadership; nil does not.
 	duties []func(ctx context.Context) error
 }
 
-// newLeadership returns the leadership of a term. startClusterTime is the cluster time of its LeaderStart. startMonotonic is read shortly after the
-// LeaderStart was applied. So cluster time may lag a little, and never runs ahead.
+// newLeadership returns the leadership of a term. startClusterTime is the cluster time of its LeaderStart, the log entry with which a leadership begins.
+// startMonotonic is read shortly after the LeaderStart was applied. So cluster time may lag a little, and never runs ahead.
 func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, startClusterTime int64) *leadership {
 	reads := readindex.Environment{
 		CommitIndex: l.self.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
@@ -64,7 +64,7 @@ func (l *leaderLoop) run(ctx context.Context) {
 	const poll = 50 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
-	lastReason := "" // of the last failure; during a leadership transfer each attempt to begin fails for the same reason, which is logged once
+	lastReason := "" // reason of the last failure, which is logged once: during a leadership transfer each attempt to begin fails for the same reason
 	for {
 		if l.self.raft.State() != raft.Leader {
 			lastReason = ""
@@ -88,7 +88,7 @@ func (l *leaderLoop) run(ctx context.Context) {
 // errLeadershipLost says that this node is no longer the raft leader of the term.
 var errLeadershipLost = errors.New("this node is no longer the raft leader of the term")
 
-// lead runs one leadership from its LeaderStart to its end. began says that its LeaderStart was applied, and that no newer one had been applied by then.
+// lead runs one leadership from its LeaderStart to its end. began says that its LeaderStart was applied, and was the newest one in the state after that.
 func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	nonce := l.env.Random()
 	startEntry := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.self.replica.Status().Version)}}}

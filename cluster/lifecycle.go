@@ -9,7 +9,7 @@ import (
 type lifecycle struct {
 	stop      context.CancelFunc // ends the context of the goroutines
 	closeOnce sync.Once
-	closeErr  error // of the first Close
+	closeErr  error // result of the first Close
 
 	mu      sync.Mutex
 	waiting bool // wait was called

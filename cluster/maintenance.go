@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// maintenanceInterval is how often the leader looks after the cluster.
+	// maintenanceInterval is how often the leader does its periodic work.
 	maintenanceInterval = 200 * time.Millisecond
 	// brokerDownLimit is how long a leader may be without its broker before it transfers the leadership.
 	brokerDownLimit = 2 * time.Second
 )
 
-// maintenance looks after the cluster while a member leads.
+// maintenance does the periodic work of the leader: see run.
 type maintenance struct {
 	self     *self
 	commands *commandRouter
@@ -28,8 +28,9 @@ type maintenance struct {
 	log      *slog.Logger
 }
 
-// run does the leader's periodic work until the context ends. It transfers leadership to a voter whose broker connections are up when one of this member's
-// is down or silent. It raises the log version when every member was upgraded. It makes a new address of this member known.
+// run does the leader's periodic work until the context ends. If a broker connection of this member is down or silent for brokerDownLimit, it transfers
+// leadership to a voter whose broker connections are up. It raises the log version when every member was upgraded. It puts this member's new address into
+// raft's configuration.
 func (m *maintenance) run(ctx context.Context) error {
 	ticker := time.NewTicker(maintenanceInterval)
 	defer ticker.Stop()
@@ -47,7 +48,7 @@ func (m *maintenance) run(ctx context.Context) error {
 	}
 }
 
-// raiseVersion puts the newest log version that every member knows into force. It does nothing while a membership change or a restore is in progress.
+// raiseVersion puts the newest log version that every member can apply into force. It does nothing while a membership change or a restore is in progress.
 func (m *maintenance) raiseVersion(ctx context.Context) {
 	if !m.commands.serving() || m.peers.AgreedVersion(fsm.Version, m.self.version()) <= m.self.version() || !m.members.TryLock() {
 		return

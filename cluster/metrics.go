@@ -21,7 +21,7 @@ type Metrics struct {
 	leaderships          prometheus.Counter
 	snapshotSeconds      prometheus.Histogram
 	snapshotBytes        prometheus.Gauge
-	storeSeconds         *prometheus.HistogramVec // by what is written
+	storeSeconds         *prometheus.HistogramVec // labelled by the kind of data that is written
 	leaderChanges        prometheus.Counter
 }
 

@@ -12,7 +12,8 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// Network connects the members of one process: raft's in-memory transport, and calls by function calls. It is safe for concurrent use.
+// Network connects members that run in one process. Raft uses its in-memory transport, and the members call each other by function calls. It is safe for
+// concurrent use.
 type Network struct {
 	mu      sync.Mutex
 	http    map[raft.ServerID]*pipeListener
@@ -131,7 +132,7 @@ func (n *Network) Attach(node *Node) {
 	n.members[node.ID()] = node
 }
 
-// Call implements peer.Client. A member without id is the one with the address.
+// Call implements peer.Client. If the member has no id, its address is its id.
 func (n *Network) Call(ctx context.Context, member raft.Server, method peer.Method, request []byte) ([]byte, error) {
 	id := member.ID
 	if id == "" {
@@ -143,6 +144,6 @@ func (n *Network) Call(ctx context.Context, member raft.Server, method peer.Meth
 	if node == nil {
 		return nil, fmt.Errorf("%w: %s", peer.ErrUnreachable, id)
 	}
-	// Handle takes a caller with a raft id for a member: it checks no certificate, and does not forward the call to the leader.
+	// The caller has a raft id, so Handle treats it as a member: it checks no certificate, and does not forward the call to the leader.
 	return node.Handle(ctx, peer.Caller{ID: "network", Certified: func(...string) bool { return true }}, method, request)
 }

@@ -31,10 +31,10 @@ type Node struct {
 	lifecycle   lifecycle
 }
 
-// Membership returns what changes the members of the cluster and transfers its leadership.
+// Membership returns the part of the node that changes the members of the cluster and transfers its leadership.
 func (n *Node) Membership() *membership.Membership { return n.members }
 
-// Snapshots returns what takes, saves and restores snapshots of the state.
+// Snapshots returns the part of the node that takes, saves and restores snapshots of the state.
 func (n *Node) Snapshots() *Snapshots { return n.snapshots }
 
 // SetOffer changes the settings that this node asks the cluster for. What changed is proposed once a leader is known and this node has caught up.
@@ -43,13 +43,13 @@ func (n *Node) SetOffer(wanted offer.Offer) { n.offerer.Set(wanted) }
 // ID returns the raft id of this member.
 func (n *Node) ID() raft.ServerID { return n.self.ID }
 
-// Propose queues a command for the log. It returns false, and queues nothing, if this node does not serve as the leader. Flush has the command proposed at
-// once or, if few commands are queued, when no entry is in flight any more. If Propose returns true, the observer gets the tag exactly once, by Applied or by
-// Failed. The command's byte slices must not change any more.
+// Propose queues a command for the log. It returns false, and queues nothing, if this node does not serve as the leader. After a Flush the command is
+// proposed at once or, if few commands are queued, when no entry is in flight any more. If Propose returns true, the observer gets the tag exactly once,
+// by Applied or by Failed. The command's byte slices must not change any more.
 func (n *Node) Propose(command fsm.Command, tag any) bool { return n.commands.propose(command, tag) }
 
-// Read queues a GET or a SCAN. It returns false, and queues nothing, if this node does not serve as the leader. The read is made after the next Flush at the
-// latest. If Read returns true, the observer gets the tag exactly once, by ReadDone or by Failed.
+// Read queues a GET or a SCAN. It returns false, and queues nothing, if this node does not serve as the leader. A queued read is made after the next Flush
+// at the latest. If Read returns true, the observer gets the tag exactly once, by ReadDone or by Failed.
 func (n *Node) Read(command *fsm.Command, tag any) bool { return n.commands.read(command, tag) }
 
 // Flush wakes the proposer and the readers. Commands that are queued before a Flush share log entries. Reads that are queued before it share a read-index round.
@@ -86,11 +86,11 @@ func (n *Node) Alone() bool { return n.self.alone() }
 // context ends.
 func (n *Node) Broadcast(ctx context.Context, message []byte) { n.broadcaster.broadcast(ctx, message) }
 
-// CollectHeld calls handlePage with each page of the requests that the front ends of the other members hold. If age is 0, all are sent. Otherwise two
-// kinds are left out: requests that were held for less than age, and requests with an outcome for which no report is awaited. One goroutine per member calls
-// handlePage with the member's pages in order, the last of all pages with last. So handlePage must be safe for concurrent use. CollectHeld returns when each
-// member has sent everything or failed, 50 ms after more than half of all members (this one and non-voters included) have sent everything, or when the context
-// ends.
+// CollectHeld calls handlePage with each page of the requests that the front ends of the other members hold. If age is above 0, two kinds are left out:
+// requests that were held for less than age, and requests with a known outcome for which no report (the leader's broadcast of what is answered) is
+// awaited. One goroutine per member calls handlePage with the member's pages in order; last is true for the member's final page. So handlePage must be
+// safe for concurrent use. CollectHeld returns when each member has sent everything or failed, 50 ms after more than half of all members (this one and
+// non-voters included) have sent everything, or when the context ends.
 func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte, last bool)) {
 	n.broadcaster.collectHeld(ctx, age, handlePage)
 }
@@ -99,8 +99,8 @@ func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage fu
 // those of Execute. A member that does not answer is no error: see Verification.Complete.
 func (n *Node) Verify(ctx context.Context) (Verification, error) { return n.verifier.verify(ctx) }
 
-// Health returns autopilot's latest state; before its first one in a leadership it is unhealthy and without members. The error is ErrNotLeader on any other node
-// than the leader.
+// Health returns autopilot's latest state. Before autopilot's first state in a leadership, it returns one that is unhealthy and has no members. The error
+// is ErrNotLeader on any other node than the leader.
 func (n *Node) Health(ctx context.Context) (Health, error) {
 	if err := n.Confirm(ctx); err != nil {
 		return Health{}, err

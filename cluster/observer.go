@@ -7,7 +7,7 @@ import (
 	"holdfast/fsm"
 )
 
-// Observer is what the cluster calls of the front end. The cluster may call several methods at the same time.
+// Observer has the methods of the front end that the cluster calls. The cluster may call several of them at the same time.
 //
 // It calls Applied, Restored and ReadDone with the state locked. They must return quickly. Of the Node's methods they may call only Propose, Read and Flush, which
 // do not block. Applied and Restored are called in the order of the log, one at a time.
@@ -31,10 +31,11 @@ type Observer interface {
 	Serve(ctx context.Context, term uint64) error
 	// HandleBroadcast is called with each message that another member sends with Node.Broadcast.
 	HandleBroadcast(message []byte)
-	// Held returns one page of the requests that the front end holds, and the cursor of the next page. The first cursor is 0; next is 0 at the end.
-	// If age is above 0, two kinds are left out: requests that were held for less than age, and requests with an outcome for which no report is awaited.
+	// Held returns one page of the requests that the front end holds, and the cursor of the next page. The first cursor is 0; next is 0 at the end. If age is
+	// above 0, two kinds are left out: requests that were held for less than age, and requests with a known outcome for which no report (the leader's
+	// broadcast of what is answered) is awaited.
 	Held(cursor uint64, age time.Duration) (page []byte, next uint64)
-	// BrokerDownFor returns for how long a broker connection that is needed to serve clients has been down or silent: the longest of these times if there are
-	// several, and 0 if there is none.
+	// BrokerDownFor returns for how long this member has been unable to serve clients, because a broker connection is down or silent. If several are, the
+	// longest time counts. It returns 0 if none is.
 	BrokerDownFor() time.Duration
 }

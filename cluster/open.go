@@ -133,7 +133,7 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 	return raftLog, snapshots, nil
 }
 
-// ErrIncomplete says that the log does not begin where the newest readable snapshot ends.
+// ErrIncomplete says that the log lacks entries directly after the newest readable snapshot.
 var ErrIncomplete = errors.New("log entries after the newest readable snapshot are missing; a newer snapshot may be damaged. " +
 	"If the other members are a majority without this one, empty its data folder and restart it; otherwise keep a copy of the folder")
 

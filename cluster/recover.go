@@ -14,9 +14,9 @@ import (
 	"holdfast/fsm"
 )
 
-// Recover makes a stopped node the only member of its cluster, with all that is in its stores: for when a majority is lost for good. Uncommitted
-// entries of this node become committed. Entries that only lost members had are lost. The data folders of all other nodes must be emptied before
-// they join again.
+// Recover makes a stopped node the only member of its cluster, and keeps all that is in its stores. It is for a cluster that has lost a majority for good.
+// Uncommitted entries of this node become committed. Entries that only lost members had are lost. The data folders of all other nodes must be emptied
+// before they join again.
 func Recover(stores *raftlog.Stores, id raft.ServerID, address raft.ServerAddress, log *slog.Logger) (fsm.Status, error) {
 	config := raft.DefaultConfig()
 	config.LocalID = id
@@ -24,7 +24,7 @@ func Recover(stores *raftlog.Stores, id raft.ServerID, address raft.ServerAddres
 	config.Logger = raftlog.Logger(log)
 	replayed := &replay{machine: fsm.New()}
 	exit := func(err error) { replayed.fault = err }
-	const deadline = time.Hour // for one write, and raft deletes the whole log in one: no other member waits for this disk
+	const deadline = time.Hour // for one write; long, because raft deletes the whole log in one, and no other member waits for this disk
 	checked := raftlog.NewCheckedLog(stores.Log, raftlog.Guard{Deadline: deadline, Exit: exit}, 0)
 	_, transport := raft.NewInmemTransport(address)
 	members := raft.Configuration{Servers: []raft.Server{{ID: id, Address: address}}}
@@ -38,7 +38,7 @@ func Recover(stores *raftlog.Stores, id raft.ServerID, address raft.ServerAddres
 // replay is the raft.FSM into which Recover replays the snapshot and the log.
 type replay struct {
 	machine *fsm.Machine
-	fault   error // the first of the state machine, or the last of the disk
+	fault   error // the first error of the state machine, or the last error of the disk
 }
 
 // Apply implements raft.FSM.

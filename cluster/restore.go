@@ -11,7 +11,7 @@ import (
 	"holdfast/fsm"
 )
 
-// errStageDiscarded says that a new leader discarded the staged parts.
+// errStageDiscarded says that a new leader discarded the staged parts: those parts of the snapshot that were already in the log.
 var errStageDiscarded = errors.New("the leader changed meanwhile")
 
 // withoutSentinels returns an error with the same text that wraps nothing: if the outcome of one staged part is unknown, the whole restore is still not done.
@@ -20,12 +20,13 @@ func withoutSentinels(err error) error { return errors.New(err.Error()) }
 // maxRestore bounds a snapshot that is restored, in bytes: every member has the whole snapshot in memory for a while.
 const maxRestore = 4 << 30
 
-// Restore replaces the keys of the whole cluster by those of a snapshot. It goes through the log, in parts, so that every replica does it at the same index, or
-// none. Each clock becomes the later one of the snapshot's and the cluster's, so that no version is given twice and cluster time does not go back. A damaged
-// snapshot is refused, and so is one that the version of the log in force cannot hold.
+// Restore replaces the keys of the whole cluster by those of a snapshot. The snapshot goes through the log in parts, so that every replica restores it at
+// the same index, or none does. Each clock becomes the later one of the snapshot's and the cluster's, so that no version is given twice and cluster time
+// does not go back. A damaged snapshot is refused, and so is one that needs a newer log version than the one in force.
 //
-// Only the leader can do it; any other node returns ErrNotDone once the snapshot has passed its checks. While another restore is under way on this node, it
-// returns ErrNotDone before it reads. Nothing was changed if the error wraps ErrRefused, ErrNotDone or ErrNotLeader. After any other error the outcome is unknown.
+// Only the leader can restore. Any other node returns ErrNotDone once the snapshot has passed its checks. While another restore is under way on this node,
+// Restore returns ErrNotDone before it reads the snapshot. Nothing was changed if the error wraps ErrRefused, ErrNotDone or ErrNotLeader. After any other
+// error the outcome is unknown.
 func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 	if !s.restoring.TryLock() {
 		return fmt.Errorf("%w: another restore is under way", peer.ErrNotDone)
@@ -38,7 +39,7 @@ func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 	if len(data) > maxRestore {
 		return fmt.Errorf("%w: the snapshot is larger than %d bytes", peer.ErrRefused, maxRestore)
 	}
-	status, err := fsm.Inspect(bytes.NewReader(data)) // it does not build a second state. What it leaves open, KindRestore finds on every member
+	status, err := fsm.Inspect(bytes.NewReader(data)) // Inspect builds no second state. KindRestore finds what Inspect does not check
 	if err != nil {
 		return fmt.Errorf("%w: %w", peer.ErrRefused, err)
 	}

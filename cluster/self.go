@@ -14,7 +14,7 @@ import (
 
 // self is what this member knows of itself, and of the cluster by its own raft. It is safe for concurrent use.
 type self struct {
-	raft.Server // how the others know this member
+	raft.Server // id and address by which the others know this member
 	raft        *raft.Raft
 	replica     *replica.Replica
 	client      peer.Client

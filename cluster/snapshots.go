@@ -23,9 +23,9 @@ type Snapshots struct {
 	metrics     *Metrics
 	log         *slog.Logger
 
-	restoring sync.Mutex // held by Restore: one snapshot at a time is in memory
+	restoring sync.Mutex // held by Restore, so that only one snapshot at a time is in memory
 
-	// What Restore needs: the members stay as they are meanwhile.
+	// Only Restore uses the fields below. It holds the lock of members, so that no member is added or removed meanwhile.
 	members *membership.Membership
 	execute func(ctx context.Context, command fsm.Command) (fsm.Result, error)
 	random  func() uint64
@@ -55,11 +55,11 @@ func (s *Snapshots) isDue() bool {
 	return s.self.replica.BytesSinceSnapshot() >= logBeforeSnapshot(s.minBytes, s.newestBytes())
 }
 
-// maxLogFactor bounds the log at which a snapshot of a large state is due, in multiples of Config.SnapshotBytes, because a start applies all of it.
+// maxLogFactor bounds logBeforeSnapshot, in multiples of Config.SnapshotBytes: a node that starts applies the whole log after its snapshot.
 const maxLogFactor = 4
 
-// logBeforeSnapshot returns how many bytes of log are applied before a snapshot is taken: as many as the newest one has, so that a snapshot costs no more
-// writes than the log does, within bounds.
+// logBeforeSnapshot returns how many bytes of log are applied before the next snapshot is taken. Within bounds, that is the size of the newest snapshot,
+// so that snapshots write no more bytes than the log does.
 func logBeforeSnapshot(minBytes, newestBytes int64) int64 {
 	return min(max(newestBytes, minBytes), maxLogFactor*minBytes)
 }
@@ -78,7 +78,7 @@ func (s *Snapshots) Create() error {
 	return nil
 }
 
-// Save writes a consistent, checksummed snapshot of this member's state and returns the log index it holds.
+// Save writes a consistent, checksummed snapshot of this member's state. It returns the index of the last log entry that the snapshot covers.
 func (s *Snapshots) Save(w io.Writer) (uint64, error) {
 	snapshot := s.self.replica.Capture()
 	defer snapshot.Release()

@@ -10,10 +10,10 @@ import (
 type Status struct {
 	ID       raft.ServerID
 	Role     string // leader, follower, candidate or shutdown
-	Serving  bool   // accepts proposals and reads: the LeaderStart is applied. It is set before Observer.Serve is called
-	Behind   bool   // at the last comparison it had not applied what the leader had applied at the one before; true before the first; false while Serving
+	Serving  bool   // leads, and accepts proposals and reads; true once the LeaderStart (its first entry) is applied, before Observer.Serve is called
+	Behind   bool   // has not applied what the leader had applied one poll earlier; true before the first comparison, false while Serving
 	Learning bool   // a non-voter that autopilot may promote
-	Term     uint64 // of raft
+	Term     uint64 // raft's current term
 	LeaderID raft.ServerID
 	Commit   uint64 // commit index
 	Last     uint64 // index of the last entry in the log

@@ -15,14 +15,14 @@ import (
 // StateHash is the hash of one replica's state.
 type StateHash struct {
 	Member string `json:"node"`
-	Hash   string `json:"hash"` // hexadecimal; empty with Fault
+	Hash   string `json:"hash"` // hexadecimal; empty if Fault is set
 	Fault  string `json:"fault,omitempty"`
 }
 
 // Verification compares all replicas at one index.
 type Verification struct {
-	Index uint64 `json:"index"` // of the log, at which the states were compared
-	Agree bool   `json:"agree"` // all that answered have the same hash
+	Index uint64 `json:"index"` // log index at which the states were compared
+	Agree bool   `json:"agree"` // all members that answered have the same hash
 	// Complete says that all members answered.
 	Complete bool        `json:"complete"`
 	Hashes   []StateHash `json:"hashes"`
@@ -79,7 +79,7 @@ func (v *verifier) verify(ctx context.Context) (Verification, error) {
 	return verification, nil
 }
 
-// handleHash waits until the state is at an index, and returns its hash there.
+// handleHash waits until the state has reached the index in the request, and returns the state's hash at that index.
 func (v *verifier) handleHash(ctx context.Context, request []byte) ([]byte, error) {
 	const patience = 5 * time.Second
 	if len(request) != 8 {

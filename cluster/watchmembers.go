@@ -23,8 +23,8 @@ type lastSeen struct {
 	leader     raft.ServerID
 }
 
-// memberWatch polls the other members. It updates the cluster clock, logs changes, reports this node's new address, and ends
-// the process of a removed node. run belongs to one goroutine; the other methods are safe for concurrent use.
+// memberWatch polls the other members. It updates the cluster clock, logs changes, reports this node's new address, and ends the process if this node was
+// removed. run belongs to one goroutine; the other methods are safe for concurrent use.
 type memberWatch struct {
 	self           *self
 	maxClockOffset time.Duration // how far the wall clock may be off the cluster clock without a warning
@@ -69,7 +69,7 @@ func (w *memberWatch) run(ctx context.Context) {
 	}
 }
 
-// poll asks the other members for their status, and logs who does not answer any more, or answers again.
+// poll asks the other members for their status, and logs which members do not answer any more or answer again.
 func (w *memberWatch) poll(ctx context.Context) {
 	answered := w.peers.Poll(ctx, peer.PollInterval)
 	earlier, first := w.recordAnswers(answered)
@@ -86,22 +86,23 @@ func (w *memberWatch) poll(ctx context.Context) {
 	}
 }
 
-// behind reports whether this node has not yet applied what the leader had applied one poll earlier, or was never compared.
-// It is false on a leader that accepts commands.
+// behind reports whether this node has not yet applied what the leader had applied one poll earlier, or was never compared with the leader. It is false on
+// a leader that accepts commands.
 func (w *memberWatch) behind() bool { return w.peers.IsBehind() && !w.serving() }
 
-// recordAnswers keeps what members answered to a poll, and returns what they answered to the last one. first says that there was none.
+// recordAnswers keeps the answers to a poll, and returns those to the poll before. first says that there was no poll before.
 func (w *memberWatch) recordAnswers(answered map[raft.ServerID]peer.Answer) (before map[raft.ServerID]peer.Answer, first bool) {
 	before, first = w.peers.Keep(answered)
 	w.clock.update(answered, w.self.servers(), w.self.ID)
 	return before, first
 }
 
-// waitForClockQuorum waits until a majority of the voters, this node included, has told its wall clock. Before, a leader could not judge any timestamp.
+// waitForClockQuorum waits until the wall clocks of a majority of the voters, this node included, are known. Without them a leader could not judge a
+// client's timestamp.
 func (w *memberWatch) waitForClockQuorum(ctx context.Context) error {
 	const retry = 50 * time.Millisecond
 	for w.clock.now() == 0 {
-		// The answers are not kept: run compares those of its own polls.
+		// The answers are not given to peers.Keep: run compares only those of its own polls.
 		if w.clock.update(w.peers.Poll(ctx, w.election), w.self.servers(), w.self.ID); w.clock.now() != 0 {
 			break
 		}
@@ -149,7 +150,8 @@ func (w *memberWatch) logMembers(last *lastSeen) {
 	w.log.Info("the members are now", "servers", servers)
 }
 
-// announceAddress tells the leader that this member is at another address than the members know.
+// announceAddress asks the leader to change this member's address if the members know another one. A leader changes its own: see
+// Membership.UpdateOwnAddress.
 func (w *memberWatch) announceAddress(ctx context.Context) {
 	servers := w.self.servers()
 	server, member := peer.Find(servers, w.self.ID)

@@ -20,7 +20,7 @@ const (
 	KindInvalid        Kind = 7  // a request, or an operation of a TXN, that always fails: with CaseError, if it is set and counts, otherwise with Error
 	KindReject         Kind = 8  // the leader refused these requests: as overload, or silently (Rejection.Silent)
 	KindClientGone     Kind = 9  // a client disconnected: its watches end
-	KindWatchEnd       Kind = 10 // a notification found no subscriber: the watch ends
+	KindWatchEnd       Kind = 10 // a watch ends, because a notification found no subscriber or an operator ended it
 	KindLeaderStart    Kind = 11 // a leader begins to serve; always alone in its entry
 	KindConfigure      Kind = 12 // the settings change
 	KindAdvance        Kind = 13 // raises the clocks and the version in force; with nothing to raise, its entry only moves cluster time
@@ -68,7 +68,7 @@ type Command struct {
 	Kind      Kind
 	ID        RequestID
 	Principal policy.Principal
-	Dialect   Dialect // of the request, before the settings decide
+	Dialect   Dialect // dialect of the request; the settings may override it
 
 	Key       []byte
 	Value     []byte // SET: the new value; VDEL: the value to compare with; SCAN: the continuation token, nil for the first page; Stage: the part
@@ -89,8 +89,8 @@ type Command struct {
 	// Lifetime is how long, in milliseconds of cluster time, the outcome of a request with an id is remembered.
 	Lifetime int64
 
-	// What is wrong with the request, in the order in which the checks answer: CaseError only counts while the settings are
-	// case sensitive, Error always, LateError after the sizes were found to be in order.
+	// What is wrong with the request, in the order in which it is reported. CaseError counts only while verbs and options are case
+	// sensitive (Settings.CaseInsensitive). Error always counts. LateError counts only if the sizes are within the limits.
 	CaseError ErrorCode
 	Error     ErrorCode
 	LateError ErrorCode
@@ -99,7 +99,7 @@ type Command struct {
 	// it before VersionPatternWatch.
 	Pattern bool
 
-	// Oversize says that a key or value was over the limit and left out. The request fails by the quota, even if the limits have been raised since.
+	// Oversize says that a key or value was over the limit and is left out. The request fails with ErrorQuota, even if the limits have been raised since.
 	Oversize bool
 	// Unidentified says that the broker did not vouch for the client id, and the node's settings require that.
 	Unidentified bool
@@ -113,16 +113,16 @@ type Command struct {
 	// Rejected lists the requests of a Reject.
 	Rejected []Rejection
 
-	// NotificationIndex and ChangedAt belong to a WatchEnd: which change found no subscriber, and the cluster time of that
-	// change. See anyAge.
+	// NotificationIndex and ChangedAt belong to a WatchEnd: the log index and the cluster time of the change whose notification
+	// found no subscriber. See anyAge.
 	NotificationIndex uint64
 	ChangedAt         int64 // cluster time, in milliseconds
 
 	// Offset is, in bytes, where the value of a Stage is in the snapshot. For a Restore it is the size of the snapshot.
 	Offset uint64
 
-	// Nonce belongs to a LeaderStart, a Stage and a Restore: which attempt this is. Version belongs to a LeaderStart and an Advance: the version of
-	// the log that every member can apply.
+	// Nonce belongs to a LeaderStart, a Stage and a Restore: it identifies the leadership, or the restore. Version belongs to a LeaderStart and an Advance:
+	// the newest version of the log that every member can apply.
 	Nonce   uint64
 	Version uint32 // of the log; see Version
 
@@ -142,8 +142,8 @@ func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && !c.Kind.IsRead(
 func NoOp() Command { return Command{Kind: KindGet} }
 
 // ForVersion returns the command as the log may hold it while an older version is in force. A command that the version does not know becomes a
-// KindInvalid with the error that the version gives it. An unknown option of SET or KEYNOTIFY is a syntax error. DEL and KEYNOTIFY STOP take no further
-// arguments. TXN is an unknown command.
+// KindInvalid with the error that builds of that version answer. For them an unknown option of SET or KEYNOTIFY is a syntax error, DEL and KEYNOTIFY STOP
+// take no further arguments, and TXN is an unknown command.
 func (c *Command) ForVersion(version uint32) Command {
 	before := *c
 	switch {
@@ -176,8 +176,8 @@ func (c *Command) Refusal(silent bool) Command {
 	}}}
 }
 
-// Rejection is a request that the leader refused. Without Silent the leader was too busy. With Silent the request came too late, or has an outcome that
-// may be forgotten: it may have had an effect, so the store answers no copy of it.
+// Rejection is a request that the leader refused. Without Silent the leader was too busy. With Silent the request came too late, or its outcome may be
+// forgotten already. Such a request may have had an effect, so the store answers no copy of it.
 type Rejection struct {
 	ID       RequestID
 	ClientID string
@@ -186,14 +186,14 @@ type Rejection struct {
 	Silent   bool // the log must not hold it before VersionProlong
 }
 
-// Floor is a lower bound of the clocks.
+// Floor has a lower bound for each clock: an Advance raises the clocks to at least these values.
 type Floor struct {
 	Clock hlc.Clock
 	Now   int64 // cluster time, in milliseconds
 	Wall  int64 // milliseconds since the Unix epoch
 }
 
-// access returns what the policy has to allow.
+// access returns the access to the key that the policy must allow.
 func (k Kind) access() policy.Access {
 	switch k {
 	case KindSet, KindDel, KindVDel:

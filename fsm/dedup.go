@@ -15,10 +15,10 @@ import (
 type dedupEntry struct {
 	id      RequestID
 	index   uint64 // of the log entry that decided it, or of the Restore that brought it
-	expires int64  // cluster time
+	expires int64  // cluster time from which it may be forgotten
 	client  uint64 // hash of the client id
-	wall    int64  // version in the reply
-	counter uint32
+	wall    int64  // wall clock of the version in the reply
+	counter uint32 // counter of that version
 	code    Code
 	err     ErrorCode
 	dialect Dialect
@@ -27,24 +27,24 @@ type dedupEntry struct {
 
 const (
 	dedupHasVersion uint8 = 1 << iota
-	dedupReserve          // counts against the reserve
+	dedupReserve          // the outcome is a refusal in the reserve (see dedup)
 	dedupFlagsEnd         // the end of the known flags
 )
 
 // dedup is the table of outcomes. An outcome leaves it when its lifetime is over and for no other reason: if crowding could
 // push it out, a flood by one client would let another client's redelivered write take effect twice.
 //
-// Outcomes lie in chunks, in groups by when they are due (expiryGroup). What is in a chunk never changes, so a snapshot needs no copy. A map
-// has the place of each outcome. To prolong an outcome is to store it again: its old place is stale.
+// Outcomes are stored in chunks, and chunks belong to groups of outcomes that are due together (expiryGroup). A stored outcome never changes, so a
+// snapshot needs no copy. A map has the place of each outcome. An outcome that is prolonged is stored again, and its old place becomes stale.
 //
 // A tenth of limits.dedupEntries is the reserve. Only refusals use it (hasReserve); all other outcomes share the rest (hasRoom).
 type dedup struct {
 	places   map[RequestID]place
 	chunks   chunks
 	byExpiry btree.Map[int64, *expiryGroup] // by expiryKey
-	clients  map[uint64]int64               // outcomes per client
-	reserve  int64                          // outcomes in the reserve
-	replies  replyTable                     // of the outcomes with CodeReplies
+	clients  map[uint64]int64               // number of outcomes by the hash of the client id
+	reserve  int64                          // number of outcomes in the reserve
+	replies  replyTable                     // replies of the outcomes with CodeReplies
 	lastRead RequestID                      // the greatest id, while a snapshot is read
 }
 
@@ -63,7 +63,7 @@ func newDedup() dedup {
 
 func clientHash(clientID string) uint64 { return xxhash.Sum64String(clientID) }
 
-// dedupShare returns how many outcomes of one client are remembered, its refusals included: never more than half of the table.
+// dedupShare returns how many outcomes of one client, including its refusals, may be in the table: at most half of it.
 func (l *Limits) dedupShare() int64 {
 	half := l.DedupEntries / 2
 	if l.DedupPerClient > 0 {
@@ -100,7 +100,7 @@ func (d *dedup) store(m *dedupEntry) {
 	d.places[m.id] = group.add(&d.chunks, m)
 }
 
-// prolong remembers an outcome until expires at the earliest.
+// prolong moves the expiry of an outcome to expires, unless it is later already.
 func (d *dedup) prolong(m dedupEntry, expires int64) {
 	if expires <= m.expires {
 		return
@@ -114,7 +114,7 @@ func (d *dedup) prolong(m dedupEntry, expires int64) {
 	}
 }
 
-// isLive reports whether a place is that of its outcome, and not stale.
+// isLive reports whether at is the current place of an outcome, and not a stale one.
 func (d *dedup) isLive(m *dedupEntry, at place) bool {
 	live, known := d.places[m.id]
 	return known && live == at
@@ -133,7 +133,7 @@ func (d *dedup) removeExpired(now int64) {
 		if !ok || key>>expiryBits > now>>expiryShift {
 			return
 		}
-		if left < group.len()-group.stale && !group.sorted { // only some go, in the order of ids: a replica restored from a snapshot has the group in another order
+		if left < group.len()-group.stale && !group.sorted { // only some are removed: sort them, because a restored replica has them in another order
 			group = d.rebuild(key, group)
 		}
 		for group.len() > 0 {
@@ -203,7 +203,7 @@ func (d *dedup) all() iter.Seq[dedupEntry] {
 	}
 }
 
-// dedupEntryOf turns a result into what is kept of it.
+// dedupEntryOf returns the dedup entry of a result. It does not have the replies of a transaction.
 func dedupEntryOf(id RequestID, index uint64, expires int64, client uint64, result *Result) dedupEntry {
 	m := dedupEntry{
 		id: id, index: index, expires: expires, client: client,
@@ -216,7 +216,7 @@ func dedupEntryOf(id RequestID, index uint64, expires int64, client uint64, resu
 	return m
 }
 
-// result turns what is kept into the result for a copy of the request.
+// result returns the result for a copy of the request that has this dedup entry.
 func (d *dedup) result(m *dedupEntry) Result {
 	result := Result{
 		Code: m.code, Error: m.err, Dialect: m.dialect, Repeat: true,
@@ -237,8 +237,8 @@ func (d *dedup) find(id RequestID) (dedupEntry, bool) {
 	return d.chunks.at(at), true
 }
 
-// hasRoom reports whether an outcome of the client may be added. A tenth of the table, and a tenth of the client's share, are reserved
-// for refusals.
+// hasRoom reports whether an outcome of the client, other than a refusal, may be added. A tenth of the table, and a tenth of the client's
+// share, are reserved for refusals.
 func (d *dedup) hasRoom(client uint64, limits *Limits) bool {
 	main := limits.DedupEntries - limits.DedupEntries/10
 	share := limits.dedupShare()

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// A chunk has chunkSize outcomes.
+// A chunk has room for chunkSize outcomes.
 const (
 	chunkShift = 4
 	chunkSize  = 1 << chunkShift
@@ -18,7 +18,7 @@ const (
 // one of Go's size classes. With slots of 56 bytes it would have 896.
 type chunk [chunkSize]slot
 
-// slot is an outcome in 48 bytes. The due time is not in it, but in dueChunk: the cluster time at which all outcomes of the group have expired.
+// slot is an outcome in 48 bytes. The due time is in dueChunk: it is the cluster time at which all outcomes of the group have expired.
 type slot struct {
 	id        RequestID
 	index     uint64
@@ -65,7 +65,7 @@ type place uint32
 // chunks has the chunks by their numbers. The zero value is empty.
 type chunks struct {
 	byNumber []dueChunk
-	free     []uint32
+	free     []uint32 // numbers that may be reused
 }
 
 // dueChunk is a chunk with the due time of its group: a place leads to the chunk, and not to the group.
@@ -100,12 +100,12 @@ func (c *chunks) remove(number uint32) {
 // expiryGroup has the outcomes with one expiryKey: they are due together, and their ids share the first expiryBits bits.
 type expiryGroup struct {
 	chunkRange
-	numbers []uint32 // of the chunks
-	stale   int      // how many of the outcomes were stored again, with a later expiry
-	sorted  bool     // by id
+	numbers []uint32 // numbers of the chunks
+	stale   int      // number of stale places: the outcome was stored again, with a later expiry
+	sorted  bool     // the outcomes are in the order of their ids
 }
 
-// chunkRange is a range of slots in consecutive chunks of a group. The outcomes to which a copy refers do not change.
+// chunkRange is a range of slots in consecutive chunks of a group. The outcomes in a copy of a chunkRange do not change.
 type chunkRange struct {
 	chunks     []*chunk
 	start, end int   // slots in use are [start, end), counted from the first slot of chunks[0]
@@ -202,8 +202,8 @@ func (c *captured) inOrder() iter.Seq[*dedupEntry] {
 	}
 }
 
-// keyed is an outcome in a group, with the first bytes of its id: most comparisons need no more.
+// keyed is the position of an outcome in a slice, with the first bytes of its id: most comparisons need no more.
 type keyed struct {
-	key uint64
+	key uint64 // first 8 bytes of the id
 	at  int
 }

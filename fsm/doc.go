@@ -6,9 +6,10 @@
 //
 // Three clocks appear in an entry, and they must not be mixed up:
 //
-//   - cluster time (Status.Now) decides expiry, deduplication and the lifetime of watches. It is the value at the LeaderStart
-//     of the serving leader plus the leader's monotonic time since it applied that. It never goes back, never reads a wall
-//     clock, and stands still while there is no leader: no lock is lost early because a clock jumped or an election took long.
+//   - cluster time (Status.Now) decides expiry, deduplication and the lifetime of watches. It is the cluster time at the
+//     LeaderStart (the entry with which the serving leader began) plus the leader's monotonic time since it applied that entry.
+//     It never goes back, never reads a wall clock, and stands still while there is no leader: no lock is lost early because a
+//     clock jumped or an election took long.
 //   - the cluster clock (Status.Wall) is in milliseconds since the Unix epoch. The leader stamps each entry with the lower median
 //     of the members' wall clocks. Versions and skew checks use it. It never goes back.
 //   - the hybrid logical clock is what versions are made of; see package hlc.

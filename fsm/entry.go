@@ -19,7 +19,7 @@ type Entry struct {
 	Commands   []Command
 }
 
-// checksumNumber is the field, a fixed32, that ends every entry; checksumSize is its size with its tag.
+// checksumNumber is the number of the field that ends every entry: the checksum, a fixed32. checksumSize is the size of that field with its tag.
 const checksumNumber protowire.Number = 15
 
 const checksumSize = 5
@@ -41,7 +41,7 @@ func AppendEntry(dst []byte, entry *Entry) []byte {
 	return appendChecksum(dst, sum)
 }
 
-// appendChecksum seals an entry with the sum over all of it so far.
+// appendChecksum appends the checksum field. sum is the CRC-32C of the entry's bytes so far.
 func appendChecksum(dst []byte, sum uint32) []byte {
 	return protowire.AppendFixed32(protowire.AppendTag(dst, checksumNumber, protowire.Fixed32Type), sum)
 }

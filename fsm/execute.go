@@ -37,7 +37,7 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 	m.mixIntoStateHash('C', uint64(command.Kind), uint64(result.Code), uint64(result.Error), uint64(result.version.Wall), result.version.Counter)
 }
 
-// request runs a client's write, once for all copies of it.
+// request runs a client's write and remembers its outcome. For a copy of a remembered request the result is that outcome, and the copy has no effect.
 func (m *Machine) request(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
 	result := &outcome.Results[position]
 	if command.ID.IsZero() {
@@ -66,8 +66,8 @@ func (m *Machine) prolong(earlier dedupEntry, lifetime int64) {
 	}
 }
 
-// recordRefusal remembers a refusal as the outcome of a request, in the reserve of the dedup table. If the reserve is full, the result is
-// CodeNoReply: an overload error would be wrong, because a later copy could still take effect.
+// recordRefusal remembers a refusal as the outcome of a request, in the reserve of the dedup table (the part that only refusals use). If the reserve is full,
+// the result is CodeNoReply: an overload error would be wrong, because a later copy could still take effect.
 func (m *Machine) recordRefusal(id RequestID, client uint64, lifetime int64, result Result) Result {
 	if !m.dedup.hasReserve(client, &m.settings.Limits) {
 		return Result{Code: CodeNoReply}
@@ -207,8 +207,8 @@ func (m *Machine) skewed(t hlc.Timestamp) bool {
 	return t.TooFarAhead(m.wall) || clock.Receive(t, m.wall).Timestamp(hlc.StoreNodeID).TooFarAhead(m.wall)
 }
 
-// checkKey makes the checks of a SET, DEL or VDEL that read the key, but for the quota. If a check fails, it fills in the result. It returns the record
-// of the key, or nil if the key does not exist or the timestamp is skewed.
+// checkKey makes the checks of a SET, DEL or VDEL that read the key, but for the quota. If the command must not change the key, checkKey sets
+// result.Code. Otherwise the code stays CodeNone. checkKey returns the record of the key, or nil if the key does not exist or the timestamp is skewed.
 func (m *Machine) checkKey(position int, command *Command, outcome *EntryOutcome, result *Result) *record {
 	if command.Kind == KindSet && m.skewed(command.Timestamp) {
 		result.fail(ErrorTimestampSkew)

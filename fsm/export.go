@@ -11,9 +11,9 @@ const (
 	maxExportBytes = 1 << 20 // of keys and values; one key may have more
 )
 
-// Export returns a page of the keys behind after that match a pattern, in byte order, without their watchers. A nil pattern is all keys, also those
-// that are not valid UTF-8, which no pattern matches. next is the after of the next page, and empty at the end: a page may end before it is full. It
-// may run at the same time as Read and as itself, but not as Apply or Restore.
+// Export returns a page of the keys that come after the key after and match a pattern, in byte order, without their watchers. A nil pattern matches all
+// keys, also those that are not valid UTF-8, which no other pattern matches. next is the after of the next page, and empty at the end. A page may end
+// before it is full. Export may run at the same time as Read and as itself, but not as Apply or Restore.
 func (m *Machine) Export(pattern *glob.Pattern, after string) (keys []KeyInfo, next string) {
 	if pattern != nil && pattern.MatchesNothing() {
 		return nil, ""

@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/policy"
 )
 
-// This file holds the frames of a snapshot. Field numbers are never reused.
+// This file encodes and decodes the frames of a snapshot (snapshot.go). Field numbers are never reused.
 
 func (m *Machine) readFrame(kind section, content []byte) error {
 	r := reader{rest: content}
@@ -18,7 +18,7 @@ func (m *Machine) readFrame(kind section, content []byte) error {
 	case sectionMeta:
 		m.readMeta(&r)
 	case sectionSettings:
-		outer := reader{rest: appendElement(nil, 1, content)}
+		outer := reader{rest: appendElement(nil, 1, content)} // settings reads an embedded message
 		outer.next()
 		m.setSettings(*outer.settings(), m.configured)
 		r.err = outer.err
@@ -54,7 +54,7 @@ func appendMeta(b []byte, m *Machine) []byte {
 		b = appendElement(b, 14, id)
 	}
 	b = appendUint(b, 15, m.staged.nonce)
-	b = appendUint(b, 17, m.scanSecret) // 16 is in frames of its own
+	b = appendUint(b, 17, m.scanSecret) // field 16, the staged data, is in frames of its own
 	b = appendUint(b, 18, m.storeID)
 	return appendUint(b, 19, m.olderID)
 }

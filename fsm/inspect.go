@@ -17,7 +17,7 @@ type KeyInfo struct {
 	Token   *hlc.Timestamp // nil when there is none
 	// TTL is how many milliseconds of cluster time are left; negative when the key does not expire.
 	TTL int64
-	// Watchers are the clients that watch the key, in the order of their ids. Those that watch it by patterns are in FindKey's only.
+	// Watchers are the clients that watch the key, in the order of their ids. Only FindKey includes clients that watch it by a pattern.
 	Watchers []Receiver
 }
 
@@ -71,8 +71,8 @@ func (m *Machine) FindKey(key string) (KeyInfo, bool) {
 	return info, true
 }
 
-// scanKeys calls visit for each key with the prefix behind after that has not expired, in byte order, until visit returns false. No key is
-// empty, so an empty after is before all of them.
+// scanKeys calls visit, in byte order, for each key that has the prefix, comes after the key after, and has not expired. It ends when visit
+// returns false. No key is empty, so an empty after is before all keys.
 func (m *Machine) scanKeys(prefix, after string, visit func(*record) bool) {
 	first := max(prefix, after)
 	m.values.byKey.Ascend(&record{data: first, keySize: uint32(len(first))}, func(r *record) bool {
@@ -97,7 +97,7 @@ func (m *Machine) keyInfo(r *record) KeyInfo {
 // WatchInfo is what operators see of a watch.
 type WatchInfo struct {
 	Key      string // or the pattern
-	Pattern  bool   // it is of all keys that match
+	Pattern  bool   // Key is a pattern
 	ClientID string
 	Dialect  Dialect
 	Age      int64 // milliseconds of cluster time since it was last renewed

@@ -12,28 +12,28 @@ import (
 // Machine is the state of the store. It has no lock: the caller sees to it that Apply and Restore run alone, and that no two calls of
 // Snapshot run at once. The methods that read, and one Snapshot, may run beside each other.
 type Machine struct {
-	index      uint64 // of the last entry applied
+	index      uint64 // log index of the last entry applied
 	leader     leadership
 	now        int64 // cluster time, milliseconds
 	wall       int64 // cluster clock, milliseconds since the Unix epoch
 	clock      hlc.Clock
 	published  uint64 // delivery watermark: no reply or notification up to this index is outstanding
-	logVersion uint32 // in force
+	logVersion uint32 // version of the log in force: the newest that every member can apply
 	hash       uint64
 
 	settings   Settings
 	configured bool
-	mirrors    mirrors // of the settings
+	mirrors    mirrors // compiled from the settings
 
 	staged staged
-	pinned []string // raft ids, ascending; never changed in place
+	pinned []string // raft ids of the pinned non-voters, ascending; never changed in place
 
-	// scanSecret seals continuation tokens. It is the nonce of the first leadership in which VersionScan was in force; 0 before. A KindRestore
-	// replaces it by that of the restored snapshot, if that has one.
+	// scanSecret is the secret of the continuation tokens of SCAN. It is the nonce of the first leadership in which VersionScan was in force; 0 before
+	// that. A KindRestore replaces it by the secret of the restored snapshot, if the snapshot has one.
 	scanSecret uint64
 	// storeID identifies this store in its snapshots: the cluster times of two stores cannot be compared. It is the nonce of the leadership in which
-	// VersionStoreID came into force; 0 before. olderID identifies its older snapshots, which have no storeID: the scanSecret at that moment. Neither changes
-	// after that.
+	// VersionStoreID came into force; 0 before that. olderID identifies this store's older snapshots, which have no storeID. It is the scanSecret at the
+	// moment when VersionStoreID came into force. Neither changes later.
 	storeID, olderID uint64
 
 	values      values
@@ -44,12 +44,12 @@ type Machine struct {
 	scratch []byte
 }
 
-// leadership identifies the current leadership: isNext and timeOf compare each entry with it.
+// leadership is the current leadership. isNext checks each entry against it, and timeOf computes the entry's cluster time from it.
 type leadership struct {
 	term   uint64 // raft term of the LeaderStart
-	number uint64 // of the last entry since
+	number uint64 // number of the last entry since the LeaderStart
 	start  int64  // cluster time at elapsed time 0: that of the LeaderStart, raised by raiseClocks
-	nonce  uint64
+	nonce  uint64 // tells two leaderships of one term apart
 }
 
 // New returns the empty state.
@@ -57,9 +57,9 @@ func New() *Machine {
 	return &Machine{settings: DefaultSettings(), values: newValues(), watches: newWatches(), dedup: newDedup()}
 }
 
-// Apply applies the log entry at the raft index, which must grow, with the raft term. The outcome shares memory with data
-// and with the state; it must not be changed. An error (ErrDamaged, ErrUnknown) means that nothing was applied and that this
-// replica must stop.
+// Apply applies the log entry with this raft index and term. The index must be greater than that of the last applied entry.
+// The outcome shares memory with data and with the state; it must not be changed. An error (ErrDamaged, ErrUnknown) means that
+// nothing was applied and that this replica must stop.
 func (m *Machine) Apply(index, term uint64, data []byte) (*EntryOutcome, error) {
 	entry, err := DecodeEntry(data)
 	if err != nil {
@@ -161,15 +161,15 @@ func (m *Machine) advance(now int64, outcome *EntryOutcome) {
 	}
 }
 
-// expire removes a key that is due, and emits the event for its watchers. position is that of the command, -1 before all of them. The cost is
-// emitEvent's.
+// expire removes a key that is due, and emits the event for its watchers. position is that of the command that is executed, -1 before the first command.
+// It returns the cost of emitEvent.
 func (m *Machine) expire(position int, due *record, outcome *EntryOutcome) (cost int) {
 	m.values.delete(due)
 	m.mixIntoStateHash('X', uint64(due.wall), uint64(due.counter))
 	return m.emitEvent(outcome, position, due, true)
 }
 
-// emitEvent records the change of a key for its mirror and for the clients that watch it. The cost is that of watches.receivers and of the mirrors.
+// emitEvent records the change of a key for its mirror and for the clients that watch it. cost is the sum of the costs of watches.receivers and mirrors.cost.
 func (m *Machine) emitEvent(outcome *EntryOutcome, position int, changed *record, deleted bool) (cost int) {
 	if topic, ok := m.mirrors.of(changed.key()); ok {
 		outcome.Mirrored = append(outcome.Mirrored, MirroredKey{topic, changed.key()})
@@ -196,7 +196,7 @@ func (m *Machine) emitEvent(outcome *EntryOutcome, position int, changed *record
 	return cost
 }
 
-// publishedUpTo raises the delivery watermark to what an entry says.
+// publishedUpTo raises the delivery watermark to an index, and removes the events up to it.
 func (m *Machine) publishedUpTo(index uint64) {
 	if index > m.published {
 		m.published = index
@@ -243,16 +243,16 @@ func (m *Machine) get(key []byte, result *Result) {
 
 // Status is a summary of the state.
 type Status struct {
-	Index           uint64 // of the last entry applied
-	LeaderTerm      uint64 // of raft, when the present leader began
+	Index           uint64 // log index of the last entry applied
+	LeaderTerm      uint64 // raft term of the present leader's LeaderStart
 	LeaderNonce     uint64 // tells two leaderships of one term apart
-	Number          uint64 // of the last entry since the LeaderStart
-	LeaderStartTime int64  // cluster time at elapsed time 0
+	Number          uint64 // number of the last entry since the LeaderStart
+	LeaderStartTime int64  // cluster time at elapsed time 0 (see Entry.Elapsed)
 	Now             int64  // cluster time, in milliseconds
 	Wall            int64  // cluster clock, in milliseconds since the Unix epoch
 	Clock           hlc.Clock
 	Published       uint64 // delivery watermark: an index of the log
-	Version         uint32 // of the log, in force: every member can apply at least this
+	Version         uint32 // version of the log in force: every member can apply it
 	Hash            uint64
 	Keys            int
 	Bytes           int64 // of keys and values
@@ -263,7 +263,7 @@ type Status struct {
 	Configured      bool
 	NextDeadline    int64 // cluster time at which the next key expires, if HasDeadline
 	HasDeadline     bool
-	TimeIsPending   bool // something waits for cluster time to move
+	TimeIsPending   bool // there are keys, outcomes or watches that expire when cluster time moves
 }
 
 // Status returns a summary of the state.

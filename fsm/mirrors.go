@@ -12,7 +12,7 @@ import (
 // Mirror is a setting: the leader publishes the value of each key that matches a pattern as a retained message (docs/protocol.md, Mirrors).
 type Mirror struct {
 	Keys  string // pattern of package glob
-	Topic string // what the topic begins with; the key follows
+	Topic string // prefix of the topic; the key follows
 }
 
 // MaxMirrors bounds the mirrors. Together with glob.MaxWatchedKey it bounds what they add to the cost of a change.
@@ -31,7 +31,7 @@ type compiledMirror struct {
 	topic   string
 }
 
-// compileMirrors compiles the patterns of mirrors. Which mirrors it accepts may change only with a version of the log.
+// compileMirrors compiles the patterns of mirrors. All replicas must accept the same mirrors, so that may change only with a version of the log.
 func compileMirrors(settings []Mirror) (mirrors, error) {
 	if len(settings) > MaxMirrors {
 		return nil, errMirrors
@@ -47,8 +47,8 @@ func compileMirrors(settings []Mirror) (mirrors, error) {
 	return compiled, nil
 }
 
-// of returns what the topic of a key begins with, by the first mirror that matches. A key that is longer than
-// glob.MaxWatchedKey, or not valid UTF-8, has none.
+// of returns the topic prefix of the first mirror that matches a key. A key that is longer than glob.MaxWatchedKey, or not
+// valid UTF-8, has no mirror.
 func (s mirrors) of(key string) (topic string, ok bool) {
 	if len(s) == 0 || len(key) > glob.MaxWatchedKey || !utf8.ValidString(key) {
 		return "", false
@@ -74,19 +74,19 @@ func (s mirrors) cost(key string) (cost int) {
 
 // MirroredKey is a key with a mirror.
 type MirroredKey struct {
-	Topic string // what the topic begins with; the key follows
+	Topic string // prefix of the topic; the key follows
 	Key   string
 }
 
 // Mirrored is a key as its mirror shows it.
 type Mirrored struct {
-	Topic   string // what the topic begins with
-	Exists  bool   // the fields below are set
+	Topic   string // prefix of the topic
+	Exists  bool   // the key exists, and the fields below are set
 	Value   string
 	Version hlc.Timestamp
 }
 
-// Mirrored returns a key as its mirror shows it. ok is false if no mirror is of the key.
+// Mirrored returns a key as its mirror shows it. ok is false if the key has no mirror.
 func (m *Machine) Mirrored(key string) (shown Mirrored, ok bool) {
 	topic, ok := m.mirrors.of(key)
 	if !ok {

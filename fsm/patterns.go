@@ -20,14 +20,14 @@ const (
 // with, and with the number of different prefix sizes. It does not grow with the other patterns.
 type patternIndex struct {
 	groups    map[string]prefixGroup // by prefix
-	sizes     []prefixSize           // of the prefixes, the longest first
-	count     int                    // of the watches
-	weight    int                    // of all
-	perClient map[string]int         // weights by client id
+	sizes     []prefixSize           // sizes of the prefixes, the longest first
+	count     int                    // number of watches
+	weight    int                    // sum of the weights of all watches
+	perClient map[string]int         // sum of the weights by client id
 	policy    *policy.Policy         // nil allows everything
 }
 
-// prefixSize says how many groups have a prefix of a size in bytes.
+// prefixSize is a size of prefixes, in bytes, and the number of groups with a prefix of that size.
 type prefixSize struct{ size, groups int }
 
 // prefixGroup has the watches of all patterns with one literal prefix, in the order of their ids.
@@ -36,7 +36,7 @@ type prefixGroup []grantedWatch
 // grantedWatch is a watch with what the policy allows its client.
 type grantedWatch struct {
 	*watch
-	grants *policy.Grants // nil allows everything; also for a watch of a key, which needed the right to be made
+	grants *policy.Grants // nil allows everything. A watch of a key has nil: the policy was asked when the watch was made
 }
 
 func newPatternIndex() patternIndex {
@@ -117,7 +117,8 @@ func (x *patternIndex) granted(w *watch) grantedWatch {
 }
 
 // appendMatching appends to found each watch of a pattern that the key matches and whose client can be notified of it, those with the longest prefix
-// first. cost is an upper bound on the work: the sizes of the prefixes, and for each pattern whose prefix matches glob.Pattern.Weight for each byte of the key.
+// first. cost is an upper bound on the work: the sizes of the prefixes and, for each pattern whose prefix the key has, glob.Pattern.Weight for each byte of
+// the key.
 func (x *patternIndex) appendMatching(found []grantedWatch, key string) (all []grantedWatch, cost int) {
 	if len(x.sizes) == 0 || len(key) > glob.MaxWatchedKey || !utf8.ValidString(key) {
 		return found, 0

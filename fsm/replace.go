@@ -19,11 +19,11 @@ type staged struct {
 const (
 	// MaxStageBytes is the size in bytes of the largest part of a snapshot that goes into one command.
 	MaxStageBytes = 512 << 10
-	// stagedFrame is how many bytes of a staged snapshot go into one frame of a snapshot.
+	// stagedFrame is how many bytes of a staged snapshot go into one frame, when this machine is written to a snapshot itself.
 	stagedFrame = 1 << 20
 )
 
-// stage takes a part of a snapshot. The first begins anew; any other has to follow the one before.
+// stage adds a part of a snapshot. A part at offset 0 begins a new snapshot. Any other must begin where the part before ends.
 func (m *Machine) stage(command *Command) Result {
 	switch {
 	case command.Offset == 0:
@@ -37,10 +37,11 @@ func (m *Machine) stage(command *Command) Result {
 	return Result{Code: CodeOK}
 }
 
-// restoreStaged makes the keys those of the staged snapshot. No client is notified.
+// restoreStaged replaces all keys by those of the staged snapshot. No client is notified.
 //
-//   - Each clock becomes the later one of both. So no version is given twice, every token that was given is older than the next, and no time goes back.
-//   - Keys of another store's snapshot keep the time to live that was left. Keys of this store's snapshot keep their deadlines: time has passed since.
+//   - Each clock becomes the later of the state's and the snapshot's. So no version is given twice, each new fencing token is greater than all before, and
+//     no time goes back.
+//   - Keys of another store's snapshot keep their remaining time to live. Keys of this store's snapshot keep their deadlines: time has passed since.
 //   - Settings stay those in force, unless none was ever configured. Continuation tokens of the snapshot's store stay valid.
 //   - Watches of both stay, but for those of patterns that exceed a bound.
 //   - Dedup entries of both stay: a copy of a request has no second effect.

@@ -13,19 +13,19 @@ type keptReplies struct {
 	id     RequestID
 	client uint64   // hash of the client id
 	codes  string   // a Code for each operation
-	values []string // of those with CodeValue
+	values []string // values of the operations with CodeValue
 }
 
 // The bounds of what is remembered of the replies of transactions, in bytes. When one is reached, transactions are refused as overloaded until outcomes
 // are forgotten. maxKeptValueBytes refuses only transactions with a GET, so that readers cannot keep others from writing. One transaction may pass a bound.
 const (
-	maxKeptReplyBytes = 128 << 20 // of all but the values
+	maxKeptReplyBytes = 128 << 20 // bytes of everything but the values
 	maxKeptValueBytes = 64 << 20
 	// clientShareDivisor divides a bound: one client may use the clientShareDivisor-th part of it.
 	clientShareDivisor = 4
 )
 
-// replyTable has the replies of transactions in the dedup table, by the id of their outcome.
+// replyTable has the replies of the transactions in the dedup table, by request id.
 type replyTable struct {
 	byID   *btree.BTreeG[*keptReplies]
 	values usage
@@ -54,7 +54,7 @@ func (u *usage) add(client uint64, bytes int64) {
 	}
 }
 
-// isBelow reports whether all together are below a bound, and the client is below its share of it.
+// isBelow reports whether all clients together use less than a bound, and the client less than its share of the bound.
 func (u *usage) isBelow(client uint64, most int64) bool {
 	return u.bytes < most && u.perClient[client] < most/clientShareDivisor
 }
@@ -88,7 +88,7 @@ func (k *keptReplies) results(dialect Dialect) []Result {
 	return results
 }
 
-// size returns what is counted of the replies, in bytes: of the values, and of all else.
+// size returns the bytes that count against the bounds: those of the values, and those of everything else.
 func (k *keptReplies) size() (values, others int64) {
 	const overhead, each = 128, 16 // bytes of a keptReplies with its place in the tree, and of a string
 	for _, value := range k.values {
@@ -120,7 +120,7 @@ func (t *replyTable) drop(id RequestID) {
 	t.others.add(gone.client, -others)
 }
 
-// bytes returns what is counted of all replies, in bytes.
+// bytes returns the sum of the sizes of all replies.
 func (t *replyTable) bytes() int64 { return t.values.bytes + t.others.bytes }
 
 // of returns the replies of a transaction that is in the dedup table.

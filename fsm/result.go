@@ -115,7 +115,7 @@ func (r *Result) Version() (hlc.Timestamp, bool) {
 // Event is one change of a watched key, with the clients to notify of it. It must not be changed.
 type Event struct {
 	Index     uint64 // of the log entry
-	Command   int    // position in its entry; -1 for an expiry before all commands
+	Command   int    // position of the command in the entry; -1 for an expiry before all commands
 	Key       string
 	Value     string
 	Deleted   bool

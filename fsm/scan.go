@@ -27,8 +27,8 @@ func (p *KeyPage) First(n int) *KeyPage {
 // The bounds of a page. No entry is applied while a page is read, so a page must take milliseconds only. The bounds are checked before each key. So one key may
 // exceed maxPageSteps: matching takes up to glob.MaxSize comparisons for each byte of the key, and the policy takes more.
 const (
-	maxPageKeys   = 1000      // in the page
-	maxPageBytes  = 256 << 10 // of the keys in the page
+	maxPageKeys   = 1000      // keys in the page
+	maxPageBytes  = 256 << 10 // bytes of the keys in the page
 	maxPageVisits = 10_000    // keys that are examined
 	maxPageSteps  = 2 << 20   // comparisons for the pattern and the policy, as an upper bound
 )

@@ -10,9 +10,9 @@ import (
 	"encoding/binary"
 )
 
-// sealer makes continuation tokens, which say after which key the next page begins. That key may be one that the client may not read, so a token
-// is encrypted, and a client cannot make one for a key of its choice. The secret is part of the state: every
-// member can open a token, and no member keeps anything for it. Equal keys give equal tokens.
+// sealer makes and opens the continuation tokens of SCAN. A token holds the key after which the next page begins. The client may not be allowed to
+// read that key, so the token is encrypted. A MAC keeps a client from making a token for a key of its choice. The secret is part of the state: every
+// member can open a token, and no member stores anything for it. Equal keys give equal tokens.
 type sealer struct {
 	mac    []byte // key of the HMAC
 	stream cipher.Block

@@ -6,7 +6,7 @@ import (
 	"holdfast/internal/policy"
 )
 
-// DialectRule says which dialect answers.
+// DialectRule says in which dialect clients are answered.
 type DialectRule uint8
 
 // The dialect rules.
@@ -17,7 +17,7 @@ const (
 )
 
 // Settings are what decides outcomes beside the commands themselves. They are replicated, so that a request has the same
-// outcome whichever node leads. Every replica has Settings from its first day: DefaultSettings, until a Configure replaces them.
+// outcome whichever node leads. Until the first Configure, DefaultSettings are in force.
 type Settings struct {
 	Dialect         DialectRule
 	CaseInsensitive bool // verbs and options are understood in lower case too
@@ -33,19 +33,20 @@ type Settings struct {
 // Limits bound the state. 0 is no limit for Keys, TotalBytes and WatchesPerClient. Of the others, except DedupPerClient, 0 allows nothing.
 type Limits struct {
 	KeyBytes     int64 // of one key
-	ValueBytes   int64 // also of expected values
+	ValueBytes   int64 // of one value or expected value
 	Keys         int64 // number of keys
 	TotalBytes   int64 // of keys and values
 	Watches      int64 // number of watches
 	WatchBytes   int64 // of all watches: keys, patterns and principals
-	DedupEntries int64 // outcomes that are remembered, a tenth of them in reserve for refusals
+	DedupEntries int64 // number of remembered outcomes; a tenth is reserved for refusals
 	// WatchesPerClient and DedupPerClient bound what one client id may have. WatchesPerClient 0 is no limit. DedupPerClient is at most half of DedupEntries,
 	// and 0 means that half. The log must not hold either before VersionClientShares.
 	WatchesPerClient int64
 	DedupPerClient   int64 // number of remembered outcomes
-	// UnpublishedNotifications and UnpublishedBytes bound the notifications beyond the delivery watermark. When there are more, the oldest are dropped.
+	// UnpublishedNotifications and UnpublishedBytes bound the notifications above the delivery watermark: their number and their bytes. Beyond a bound the
+	// oldest are dropped.
 	UnpublishedNotifications int64
-	UnpublishedBytes         int64 // of the notifications that are not known to be published
+	UnpublishedBytes         int64
 }
 
 // DefaultSettings returns what is in force until a Configure is applied.

@@ -47,15 +47,15 @@ const (
 type Snapshot struct {
 	state   Machine // without values, watches, dedup table and unpublished events
 	values  *btree.BTreeG[*record]
-	release func() // of the values
+	release func() // releases the captured values
 	watches *btree.BTreeG[*watch]
 	dedup   captured
-	replies *btree.BTreeG[*keptReplies] // of transactions
-	events  []Event
+	replies *btree.BTreeG[*keptReplies] // of the transactions in the dedup table
+	events  []Event                     // unpublished
 }
 
-// Snapshot captures the state. It takes a short time: of the outcomes it copies a few words for each expiryGroup. It must not run beside Apply, Restore
-// or another call of Snapshot. The caller calls Release when it needs the snapshot no more: until then a SET costs more.
+// Snapshot captures the state. It takes a short time: of the dedup table it copies only a few words for each expiryGroup. It must not run beside Apply,
+// Restore or another call of Snapshot. The caller calls Release when it needs the snapshot no more: until then each SET allocates a new record.
 func (m *Machine) Snapshot() *Snapshot {
 	values, release := m.values.capture()
 	return &Snapshot{
@@ -73,7 +73,7 @@ func (m *Machine) Snapshot() *Snapshot {
 	}
 }
 
-// Release says that the snapshot is not written any more. It is called at most once, from any goroutine.
+// Release ends the use of the snapshot: it must not be written after that. It is called at most once, from any goroutine.
 func (s *Snapshot) Release() { s.release() }
 
 // Index returns the index of the last entry in the snapshot.
@@ -174,9 +174,9 @@ func (m *Machine) Restore(r io.Reader) error {
 	return nil
 }
 
-// Inspect reads a snapshot to its end, as Restore does, and returns what is in it. It keeps only a part of the snapshot in memory: at most 10,000 frames that have
-// 16 MiB, or one frame, and the data of an unfinished restore. Unpublished, NextDeadline, HasDeadline and TimeIsPending of the status stay zero. Its errors are
-// those of Restore, but it finds keys out of order, and repeated keys, only within such a part.
+// Inspect reads a snapshot to its end, as Restore does, and returns a summary of what is in it. It reads the snapshot in parts, and keeps one in memory:
+// at most 10,000 frames of together 16 MiB, or one larger frame. It also keeps the data of an unfinished restore. Unpublished, NextDeadline, HasDeadline
+// and TimeIsPending of the status stay zero. Its errors are those of Restore, but it finds keys out of order, and repeated keys, only within a part.
 func Inspect(r io.Reader) (Status, error) {
 	const (
 		maxFrames = 10_000
@@ -227,8 +227,8 @@ func readSnapshot(r io.Reader, frame func(section, []byte) error) error {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	defer decompressor.Close()
-	// A fault in the content of a file with a wrong checksum is damage, whatever it looks like. So the file is read to its
-	// end before the fault is named.
+	// If the checksum is wrong, the file is damaged, whatever error its content leads to. So the checksum is verified before an
+	// error in the content is returned.
 	fault := readFrames(bufio.NewReaderSize(decompressor, 1<<16), frame)
 	if _, err := io.Copy(io.Discard, body); err != nil {
 		return body.explain(err)
@@ -243,7 +243,7 @@ func readSnapshot(r io.Reader, frame func(section, []byte) error) error {
 type bodyReader struct {
 	r   *bufio.Reader
 	sum hash.Hash32
-	err error // of the source, other than its end
+	err error // error of the source, other than io.EOF
 }
 
 func (b *bodyReader) Read(p []byte) (int, error) {
@@ -260,7 +260,7 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// explain tells an error of the source from a source that ended too early.
+// explain returns the error of the source, if it failed. Otherwise the source ended too early, and the error wraps ErrDamaged.
 func (b *bodyReader) explain(err error) error {
 	if b.err != nil {
 		return b.err
@@ -306,7 +306,7 @@ func readFrames(r *bufio.Reader, frame func(section, []byte) error) error {
 // maxFrame, in bytes, is more than any frame needs: the largest hold a key, a value and the client ids of its watchers.
 const maxFrame = 1 << 30
 
-// readContent reads a length and as many bytes. Memory is only taken for what really comes.
+// readContent reads a length and as many bytes. It allocates memory in steps, as bytes arrive, and not at once for the claimed length.
 func readContent(r *bufio.Reader, content []byte) ([]byte, error) {
 	const step = 1 << 20
 	size, err := binary.ReadUvarint(r)

@@ -12,7 +12,7 @@ const MaxOperations = 128
 // OperationOverhead is the memory that an operation of a transaction needs beyond its bytes, approximately, in bytes.
 const OperationOverhead = 512
 
-// ownFields returns the operation of a transaction without what inherit gives it.
+// ownFields returns an operation of a transaction without the fields that inherit copies from the transaction.
 func (c *Command) ownFields() Command {
 	own := *c
 	own.Principal.ClientID, own.Principal.Username, own.Principal.Attributes = "", "", nil
@@ -31,7 +31,7 @@ func (c *Command) inherit() {
 
 // operation reads an operation of a transaction.
 func (r *reader) operation() (c Command) {
-	if r.inOperation { // an operation has none
+	if r.inOperation { // an operation has no operations of its own
 		r.fail(ErrDamaged)
 		return c
 	}
@@ -48,8 +48,8 @@ func (r *reader) operation() (c Command) {
 // isWrite reports whether a command of the kind changes its key.
 func (k Kind) isWrite() bool { return k == KindSet || k == KindDel || k == KindVDel }
 
-// transact runs a transaction: all of its operations, or none. Every check of every operation is made against the state before the transaction. An
-// operation that is refused decides before one whose condition is not met.
+// transact runs a transaction: all of its operations, or none. Every check of every operation is made against the state before the transaction. The first
+// operation that is refused decides the result or, if none is refused, the first whose condition is not met.
 func (m *Machine) transact(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
 	result, operations := &outcome.Results[position], command.Operations
 	if len(operations) == 0 || len(operations) > MaxOperations {

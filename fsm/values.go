@@ -51,7 +51,7 @@ type values struct {
 	byDeadline *btree.BTreeG[*record]
 	bytes      int64 // of all keys and values
 
-	// index finds a record in one step, where byKey needs one for each level of the tree. It has one record of each hash.
+	// index finds a record in one step, where byKey needs one for each level of the tree. It has at most one record for each hash.
 	index    keyIndex
 	hashMask uint64 // all ones; a test makes hashes collide
 	// unindexed counts the records that are not in index, because another record with the same hash was there when they were added. Only byKey finds
@@ -108,7 +108,7 @@ func (v *values) find(key []byte) (*record, bool) {
 	return v.byKey.Get(&record{data: string(key), keySize: uint32(len(key))})
 }
 
-// put adds a record, or puts it in the place of the one with its key.
+// put adds a record, or replaces the record with the same key.
 func (v *values) put(r *record) {
 	old, replaced := v.byKey.Set(r)
 	if replaced {
@@ -155,7 +155,7 @@ func (v *values) delete(r *record) {
 	}
 }
 
-// count adds a record to bytes and to byDeadline. byKey and index are the caller's.
+// count adds a record to bytes and to byDeadline. The caller updates byKey and index.
 func (v *values) count(r *record) {
 	v.bytes += int64(len(r.data))
 	if r.deadline != noDeadline {
@@ -163,7 +163,7 @@ func (v *values) count(r *record) {
 	}
 }
 
-// forget subtracts a record from bytes and removes it from byDeadline. byKey and index are the caller's.
+// forget subtracts a record from bytes and removes it from byDeadline. The caller updates byKey and index.
 func (v *values) forget(old *record) {
 	v.bytes -= int64(len(old.data))
 	if old.deadline != noDeadline {
@@ -178,7 +178,7 @@ func (v *values) capture() (byKey *btree.BTreeG[*record], release func()) {
 	return v.byKey.Copy(), func() { captures.Add(-1) }
 }
 
-// postpone moves all deadlines by as much, which keeps their order. No snapshot may hold the records.
+// postpone moves all deadlines by shift, which keeps their order. It changes the records in place, so no snapshot may hold them.
 func (v *values) postpone(shift int64) {
 	v.byDeadline.Scan(func(r *record) bool {
 		r.deadline += shift

@@ -17,7 +17,7 @@ const (
 	VersionStoreID      = 10 // the id of the store, by which a restore knows another store's snapshot; before, the secret of continuation tokens
 )
 
-// Version is what this build can apply. It grows with every new kind of command or field of the log format. The members tell
+// Version is the newest log version that this build can apply. It grows with every new kind of command or field of the log format. The members tell
 // each other theirs, and a leader proposes nothing that the oldest of them does not know.
 const Version = VersionStoreID
 

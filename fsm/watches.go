@@ -17,7 +17,7 @@ type watch struct {
 	dialect    Dialect
 	index      uint64 // log index of the latest KEYNOTIFY
 	renewed    int64  // cluster time of the latest KEYNOTIFY
-	brokerTime int64  // of the latest KEYNOTIFY; 0 is unknown
+	brokerTime int64  // Command.BrokerTime of the latest KEYNOTIFY; 0 is unknown
 }
 
 // watchID identifies a watch. A key and a pattern of the same text are different.
@@ -27,10 +27,10 @@ type watchID struct {
 	clientID  string
 }
 
-// watchedPattern is what a watch of a pattern has more than a watch of a key.
+// watchedPattern has the additional fields of a watch of a pattern.
 type watchedPattern struct {
 	*glob.Pattern
-	principal policy.Principal // the policy decides at each change whether it may read the key
+	principal policy.Principal // the client; at each change the policy decides whether it may read the key
 }
 
 // compare orders watches by their keys, those of a key before those of the pattern with the same text, and then by their clients.
@@ -55,8 +55,8 @@ type watches struct {
 	byClient  *btree.BTreeG[*watch]
 	byRenewal *btree.BTreeG[*watch]
 	bytes     int64            // of all keys, patterns and principals
-	perClient map[string]int64 // watches by client id; derived
-	patterns  patternIndex     // derived
+	perClient map[string]int64 // number of watches by client id; derived
+	patterns  patternIndex     // index of the watches of patterns; derived
 
 	// The result of the last lookup; nil if no watch matched, or the watches or the policy have changed since.
 	cachedKey  string
@@ -75,8 +75,8 @@ func (w *watch) size() int64 {
 	return int64(size)
 }
 
-// full reports whether a watch would exceed a limit: on count, on bytes, or on watches of one client. If it
-// replaces one, only the bytes that it has more count.
+// full reports whether an added watch would exceed a limit: on the number of watches, on their bytes, on the watches of one
+// client, or a bound of patternIndex. If it replaces a watch, only its additional bytes count.
 func (w *watches) full(limits *Limits, added *watch) bool {
 	more := added.size()
 	if old, exists := w.find(added.watchID); exists {
@@ -159,7 +159,7 @@ func (w *watches) receivers(key string) ([]Receiver, int) {
 	return receivers, cost
 }
 
-// lookup is receivers for those that only read: several may run at the same time.
+// lookup is receivers without the cache: several calls may run at the same time.
 //
 // A client may watch the key by itself and by several patterns. It is notified once, in the dialect of its latest KEYNOTIFY. If only patterns match, the
 // rights that it had with the latest of them decide, so the policy is asked once for each client.
@@ -208,7 +208,7 @@ func (w *watches) ofKey(key string) (found []grantedWatch) {
 	return found
 }
 
-// ofClient returns the watches of one client, or of all clients from this id on, in the order of clients and keys.
+// ofClient returns the watches of one client or, if everyone is true, of all clients from this id on, in the order of clients and keys.
 func (w *watches) ofClient(clientID string, everyone bool) []*watch {
 	var found []*watch
 	w.byClient.Ascend(&watch{watchID: watchID{clientID: clientID}}, func(candidate *watch) bool {

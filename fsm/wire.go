@@ -40,15 +40,15 @@ func appendBytes[T ~string | ~[]byte](b []byte, field protowire.Number, value T)
 	return appendElement(b, field, value)
 }
 
-// appendElement writes an element of a repeated field, which may be empty.
+// appendElement writes an element of a repeated field. An empty element is written, too.
 func appendElement[T ~string | ~[]byte](b []byte, field protowire.Number, value T) []byte {
 	b = protowire.AppendTag(b, field, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(len(value)))
 	return append(b, value...)
 }
 
-// appendMessage writes what write appends as a message of its own. The length goes before the content, and one
-// byte is kept for it. If it takes more, the content is moved up.
+// appendMessage appends an embedded message, whose content write appends. One byte is reserved for the length before
+// the content. If the length takes more bytes, the content is moved up.
 func appendMessage(b []byte, field protowire.Number, write func([]byte) []byte) []byte {
 	b = protowire.AppendTag(b, field, protowire.BytesType)
 	start := len(b)
@@ -62,21 +62,21 @@ func appendMessage(b []byte, field protowire.Number, write func([]byte) []byte) 
 	return b
 }
 
-// reader reads the fields of one message. The first fault sticks, and ends the reading.
+// reader reads the fields of one message. The first error is kept in err, and ends the reading.
 type reader struct {
 	rest  []byte
 	field protowire.Number
 	kind  protowire.Type
 	err   error
-	names names // of an entry; nil elsewhere
+	names names // shared strings of the entry that is read; nil elsewhere
 
 	inOperation bool // the message is an operation of a transaction
 }
 
-// names are the strings of an entry that its commands have in common: a few clients send many commands.
+// names has the strings of an entry that several commands may share, so that each is allocated once: a few clients send many commands.
 type names map[string]string
 
-// name reads a string that other commands may have, too.
+// name reads a string that other commands may have, too. Equal names of an entry share memory.
 func (r *reader) name() string {
 	b := r.bytes()
 	if known, ok := r.names[string(b)]; ok {
@@ -126,7 +126,7 @@ func (r *reader) uint() uint64 {
 
 func (r *reader) int() int64 { return int64(r.uint()) }
 
-// small reads a value below end: an enumeration, flags or a bool. A greater one was written by a newer version, and is ErrUnknown.
+// small reads a value below end: an enumeration, flags or a bool. Any other value was written by a newer version: the error is ErrUnknown.
 func (r *reader) small(end uint64) uint8 {
 	value := r.uint()
 	if value >= end {
@@ -138,7 +138,7 @@ func (r *reader) small(end uint64) uint8 {
 
 func (r *reader) bool() bool { return r.small(2) == 1 }
 
-// bytes returns a slice of the message.
+// bytes reads a byte string. It returns a slice of the message, not a copy.
 func (r *reader) bytes() []byte {
 	value, n := protowire.ConsumeBytes(r.rest)
 	if r.kind != protowire.BytesType || n < 0 {
@@ -160,8 +160,8 @@ func (r *reader) id() (id RequestID) {
 	return RequestID(value)
 }
 
-// enter returns a reader of the message that the field holds; leave takes over its fault. The pair is used instead of a
-// function value so that reading a command allocates nothing.
+// enter returns a reader of the embedded message in the current field. leave takes over its error. They are a pair of calls
+// instead of one with a callback, so that reading a command allocates nothing.
 func (r *reader) enter() reader { return reader{rest: r.bytes(), err: r.err, names: r.names} }
 
 func (r *reader) leave(inner *reader) {

@@ -2,8 +2,8 @@ package hlc
 
 import "math"
 
-// CounterLimit bounds the counters that a Clock gives: they stay below it, because client libraries read them as a signed
-// 32-bit integer and add to it. A counter that would reach it carries into the wall clock instead.
+// CounterLimit bounds the counters that a Clock gives: they stay below it, because client libraries read a counter as a signed
+// 32-bit integer and add to that. A counter that would reach the limit carries into the wall clock instead.
 const CounterLimit = 1 << 30
 
 // Clock is a hybrid logical clock: the greatest reading that it gave so far. It is a plain value without a lock and
@@ -25,7 +25,8 @@ func (c *Clock) Now(wall int64) Clock {
 }
 
 // Receive merges the timestamp of a message into the clock at the physical time wall (milliseconds) and returns the new
-// reading, which is greater than every earlier one and than the timestamp. The caller has checked the timestamp's skew.
+// reading, which is greater than every earlier one and than the timestamp. The caller has checked the timestamp's skew. In the
+// terms of the paper (l and c of the clock, lm and cm of the timestamp, pt the physical time):
 //
 //	l' = max(l, lm, pt)
 //	c' = l'==l && l'==lm ? max(c,cm)+1 : l'==l ? c+1 : l'==lm ? cm+1 : 0

@@ -36,7 +36,7 @@ var ErrMalformed = errors.New("malformed timestamp")
 // Timestamp is one reading of a hybrid logical clock. The zero value is before every timestamp that a node made.
 type Timestamp struct {
 	Wall    int64  // milliseconds since the Unix epoch, never negative
-	Counter uint64 // events within the same Wall
+	Counter uint64 // orders timestamps with the same Wall
 	NodeID  string // who made it; not empty and without ':' in a parsed timestamp
 }
 
@@ -65,7 +65,7 @@ func Parse(text string) (Timestamp, error) {
 	return Timestamp{Wall: int64(wall), Counter: counter, NodeID: nodeID}, nil
 }
 
-// parseDigits reads an unsigned decimal number of any zero padding. strconv.ParseUint refuses signs and underscores, too. The
+// parseDigits reads an unsigned decimal number with any leading zeros. strconv.ParseUint refuses signs and underscores, too. The
 // explicit check makes that rule one of this package, independent of strconv.
 func parseDigits(text string) (uint64, error) {
 	if text == "" || strings.Trim(text, "0123456789") != "" {

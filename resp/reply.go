@@ -46,7 +46,7 @@ func AppendPage[T ~string | ~[]byte](dst []byte, keys []T, next T) []byte {
 	return AppendBulk(AppendArray(append(dst, "*2\r\n"...), keys...), next)
 }
 
-// ReplyKind tells the replies of the store apart.
+// ReplyKind is the kind of a reply of the store.
 type ReplyKind uint8
 
 // The kinds of replies.
@@ -74,7 +74,7 @@ type Reply struct {
 	Replies []Reply
 }
 
-// ReadReply reads the payload of a reply in either dialect. What is no reply of the store is ErrSyntax.
+// ReadReply reads the payload of a reply in either dialect: that of the documented protocol, or that of the client libraries. Anything else is ErrSyntax.
 func ReadReply(payload []byte) (Reply, error) {
 	switch string(payload) {
 	case ":-1\r\n", "-1\r\n":
@@ -98,7 +98,7 @@ func ReadReply(payload []byte) (Reply, error) {
 	return Reply{}, ErrSyntax
 }
 
-// readOperationReply reads the reply to one operation of a transaction that took effect.
+// readOperationReply reads a reply of a kind that an operation of a transaction may have: +OK, $-1, an integer or a bulk string. rest is what follows it.
 func readOperationReply(payload []byte) (reply Reply, rest []byte, ok bool) {
 	if rest, ok = bytes.CutPrefix(payload, []byte("+OK\r\n")); ok {
 		return Reply{Kind: ReplyOK}, rest, true

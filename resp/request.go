@@ -16,7 +16,7 @@ import (
 var ErrSyntax = errors.New("syntax error")
 
 // MaxArguments is how many arguments Request.Arguments returns at most. The longest command but TXN, SET key value NEX expected PX ms, has
-// seven. A request with more is still read to its end, because a syntax error anywhere in it counts first. All returns all of them.
+// seven. A request with more is still read to its end, because a syntax error anywhere in it takes precedence. Request.All returns all arguments.
 const MaxArguments = 8
 
 // minBulkSize is the size of the smallest bulk string, "$0\r\n\r\n".

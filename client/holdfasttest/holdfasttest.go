@@ -37,10 +37,10 @@ type Option func(*config)
 // Nodes sets the number of nodes of the cluster: 1, 3 or 5. The default is 1, which starts fastest. Any other number ends the test.
 func Nodes(count int) Option { return func(c *config) { c.trial.Nodes = count } }
 
-// Policy makes the store obey the authorization policy in a file. The broker vouches for client ids and user names.
+// Policy makes the store enforce the authorization policy in a file. The broker adds the client id and the user name of the sender to each request.
 func Policy(file string) Option { return func(c *config) { c.settings.PolicyFile = file } }
 
-// Log shows what the store logs. Nothing is the default.
+// Log sets where the store logs. By default nothing is logged.
 func Log(log *slog.Logger) Option { return func(c *config) { c.trial.Log = log } }
 
 // startTimeout bounds the wait until a store serves. Usually that takes a fraction of a second; a busy machine may need longer.
@@ -91,6 +91,6 @@ func (s *Store) Client(t testing.TB) *client.Client {
 	if err != nil {
 		t.Fatalf("connect to holdfast: %v", err)
 	}
-	t.Cleanup(func() { _ = connected.Close() }) // the store goes, too
+	t.Cleanup(func() { _ = connected.Close() }) // Close always returns nil
 	return connected
 }

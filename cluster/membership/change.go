@@ -13,8 +13,9 @@ import (
 	"holdfast/cluster/propose"
 )
 
-// Add adds the node at an address. A voter starts as a non-voter, and autopilot promotes it when it has caught up. With voter false it is pinned as a non-voter.
-// The error is peer.ErrNotLeader on a node that does not lead, peer.ErrUnreachable if the node does not answer, and otherwise as those of Remove.
+// Add adds the node at an address. A voter starts as a non-voter, and autopilot promotes it when it has caught up. With voter false, the node is pinned:
+// autopilot never promotes it. The error is peer.ErrNotLeader on a node that does not lead, and peer.ErrUnreachable if the node does not answer. The other
+// errors are those of Remove.
 func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter bool) error {
 	if err := m.env.Confirm(ctx); err != nil {
 		return err
@@ -36,8 +37,8 @@ func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter 
 	return nil
 }
 
-// addNonVoterLocked adds a node as a pinned non-voter. If that fails, it removes the pin, unless raft may still add the node or the pin replaces that of a
-// predecessor.
+// addNonVoterLocked adds a node as a pinned non-voter. If that fails, it removes the pin, except in two cases: raft may still add the node, or the pin was
+// inherited from a predecessor (a member with the node's name or address, which the node replaces).
 func (m *Membership) addNonVoterLocked(ctx context.Context, request JoinRequest) error {
 	if m.isVoter(request.ID) {
 		return fmt.Errorf("%w: %s is a voter: demote it", peer.ErrRefused, request.ID)
@@ -81,7 +82,7 @@ func (m *Membership) changeMember(ctx context.Context, nameOrID string, change f
 		return err
 	}
 	defer m.Unlock()
-	server, member := peer.Find(m.env.Servers(), found.ID) // again: while this call waited, it may have become a voter, or have been replaced
+	server, member := peer.Find(m.env.Servers(), found.ID) // again: during the wait for the lock, the member may have become a voter, or have been replaced
 	if !member {
 		return fmt.Errorf("%w: %s is no longer a member", peer.ErrRefused, found.ID)
 	}
@@ -150,7 +151,7 @@ func (m *Membership) checkQuorumWithout(ctx context.Context, id raft.ServerID) e
 			continue
 		}
 		voters++
-		if status, ok := statuses[server.ID]; ok && status.State != "shutdown" && status.State != "joining" || server.ID == m.env.Self.ID { // these run no raft
+		if status, ok := statuses[server.ID]; ok && status.State != "shutdown" && status.State != "joining" || server.ID == m.env.Self.ID { // raft runs in neither
 			answering++
 		}
 	}
@@ -163,9 +164,9 @@ func (m *Membership) checkQuorumWithout(ctx context.Context, id raft.ServerID) e
 	return nil
 }
 
-// requestTimeout returns how long raft may wait before it takes a membership change: at most ChangeTimeout, and at most 90% of the time until the context's
-// deadline, so that a refusal arrives before the deadline. Raft takes no change while an earlier one is not committed. The caller holds the lock meanwhile, so
-// that no other change is judged by a configuration that lacks this one.
+// requestTimeout returns how long raft may wait before it takes a membership change: raft takes none while an earlier one is not committed. It is at most
+// ChangeTimeout, and at most 90% of the time until the context's deadline, so that a refusal arrives before the deadline. The caller holds the lock during
+// that wait, so that no other change is checked against a configuration that lacks this one.
 func requestTimeout(ctx context.Context) time.Duration {
 	timeout := ChangeTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -174,8 +175,9 @@ func requestTimeout(ctx context.Context) time.Duration {
 	return max(timeout, time.Millisecond) // raft waits for ever with 0
 }
 
-// await waits for the result of a membership change. Raft has taken the change, or has returned an error within requestTimeout. The error wraps
-// peer.ErrNotDone or peer.ErrOutcomeUnknown. The raft call that returns the future blocks for up to requestTimeout. A cancelled context does not end it.
+// await waits for the result of a membership change that was given to raft. The raft call that returned the future has blocked for up to requestTimeout,
+// and a cancelled context did not end it. After that call, raft has taken the change or the future has an error. The error of await wraps peer.ErrNotDone
+// or peer.ErrOutcomeUnknown.
 func (m *Membership) await(ctx context.Context, change raft.IndexFuture) error {
 	done := make(chan error, 1)
 	if !m.env.Go(func() { done <- change.Error() }) {

@@ -9,9 +9,9 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// HandleIsMember answers whether a raft id is a member. While a change is not committed the leader answers true for every id. A
-// follower forwards the question, once. The error wraps ErrNotLeader if this node does not serve and knows no other leader, if no majority confirms that it leads,
-// or if the question was forwarded before.
+// HandleIsMember answers whether a raft id is a member. While a change is not committed the leader answers true for every id. A follower forwards the
+// question, once. The error wraps ErrNotLeader in three cases: no majority confirms that this leader leads; this node does not serve as the leader and
+// knows no other leader; or it does not serve and the question was forwarded to it.
 func (m *Membership) HandleIsMember(ctx context.Context, caller peer.Caller, id raft.ServerID) ([]byte, error) {
 	if !m.env.Serving() {
 		if caller.ID != "" {

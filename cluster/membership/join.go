@@ -34,7 +34,7 @@ func (m *Membership) HandleJoin(ctx context.Context, caller peer.Caller, body []
 	defer cancel()
 	if !m.env.Serving() {
 		if caller.ID != "" {
-			return peer.ErrNotLeader // it was passed on once
+			return peer.ErrNotLeader // the request was already forwarded once
 		}
 		_, err := m.env.CallLeader(ctx, peer.MethodJoin, body)
 		return err
@@ -58,8 +58,8 @@ func (m *Membership) mayJoin(caller peer.Caller, request *JoinRequest) bool {
 	return caller.Certified(host)
 }
 
-// add checks a node, and calls change with the lock held to add it. It refuses a node that does not answer at its address with its id, that knows too old a log
-// version, or that has state and is no member.
+// add checks a node, takes the lock, and calls change to add the node. It refuses a node in three cases: no process with its id answers at its address, it
+// knows too old a log version, or it has state and is no member.
 func (m *Membership) add(ctx context.Context, request JoinRequest, change func(context.Context, JoinRequest) error) error {
 	// The members must reach the node at this address, and the process that answers must have its id.
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
@@ -121,7 +121,7 @@ func (m *Membership) removePredecessors(ctx context.Context, request JoinRequest
 	return nil
 }
 
-// replaces reports whether a member must go before the node is added: it is another one with the node's name or address.
+// replaces reports whether a member must be removed before the node is added: it has another id, and the node's name or address.
 func (r *JoinRequest) replaces(server raft.Server) bool {
 	return server.ID != r.ID && (server.Address == r.Address || peer.NodeName(server.ID) == peer.NodeName(r.ID))
 }
@@ -152,8 +152,8 @@ func (m *Membership) UpdateOwnAddress(ctx context.Context) {
 }
 
 // removePredecessor removes the member that has the name or the address of a joining node: two ids must not share a name, and raft refuses two ids at one
-// address. It fails if that member runs, even if it answers with an error or refuses the connection, or if the remaining voters would have no live majority. A
-// member whose TLS handshake fails counts as one that does not run.
+// address. It fails if the remaining voters would have no live majority. It also fails if that member runs, even if it answers with an error or refuses
+// the connection. A member whose TLS handshake fails counts as one that does not run.
 func (m *Membership) removePredecessor(ctx context.Context, predecessor raft.Server) error {
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	_, err := peer.AskTerm(probing, m.env.Client, predecessor)

@@ -17,7 +17,7 @@ type Member struct {
 	State          string             `json:"state"` // leader, follower, candidate, joining (its node is not open yet) or unreachable
 	Voter          bool               `json:"voter"`
 	CommitIndex    uint64             `json:"commitIndex"`
-	TrailsLeaderBy uint64             `json:"trailsLeaderBy"` // entries; for an unreachable member, the last index from which ListAsKnown counts
+	TrailsLeaderBy uint64             `json:"trailsLeaderBy"` // entries that it lacks; for an unreachable member, the index from which ListAsKnown counts
 }
 
 // List returns the members with what they say of themselves. The error is peer.ErrNotLeader if no majority confirms that this node leads.
@@ -34,7 +34,7 @@ func (m *Membership) ListAsKnown(ctx context.Context) []Member {
 	own := m.env.OwnStatus() // before the poll, which lasts as long as its slowest member: a leader's log grows meanwhile
 	described := m.env.Statuses.Poll(ctx, peer.PollInterval)
 	described[m.env.Self.ID] = peer.Answer{Status: own}
-	end := own.LastIndex // of the log from which the others trail
+	end := own.LastIndex // index of the last entry in the log with which all others are compared
 	if own.State != "leader" {
 		for id := range described {
 			end = max(end, described[id].LastIndex)

@@ -60,15 +60,15 @@ type Environment struct {
 // Membership changes who is a member, who votes and who leads. All methods are safe for concurrent use.
 type Membership struct {
 	env       Environment
-	changing  chan struct{} // has an element while Lock is held
+	changing  chan struct{} // full while the lock is held
 	transfers failedTransfers
 }
 
 // New returns the membership as one member sees and changes it.
 func New(env Environment) *Membership { return &Membership{env: env, changing: make(chan struct{}, 1)} }
 
-// Lock excludes other membership changes by this node, restores, and raises of the log version, until Unlock. If the context ends first, the error wraps
-// peer.ErrNotDone.
+// Lock excludes other membership changes by this node, restores, and increases of the log version, until Unlock. If the context ends first, the error
+// wraps peer.ErrNotDone.
 func (m *Membership) Lock(ctx context.Context) error {
 	select {
 	case m.changing <- struct{}{}:
@@ -88,5 +88,5 @@ func (m *Membership) TryLock() bool {
 	}
 }
 
-// Unlock ends what Lock or TryLock began.
+// Unlock releases the lock.
 func (m *Membership) Unlock() { <-m.changing }

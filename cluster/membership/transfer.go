@@ -35,14 +35,14 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 	if m.env.Serving() {
 		_, err := m.env.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
 		switch {
-		case errors.Is(err, peer.ErrOutcomeUnknown): // that of the KindAdvance; the transfer has not begun
+		case errors.Is(err, peer.ErrOutcomeUnknown): // the outcome of the KindAdvance is unknown; the transfer has not begun
 			return fmt.Errorf("transfer leadership: %w: the leadership was lost before the transfer began", peer.ErrNotDone)
 		case err != nil:
 			return fmt.Errorf("transfer leadership: %w: %w", peer.ErrNotDone, err)
 		}
 	}
 	transfer := make(chan error, 1)
-	if !m.env.Go(func() { transfer <- m.env.Raft.LeadershipTransferToServer(target.ID, target.Address).Error() }) { // the channel has room
+	if !m.env.Go(func() { transfer <- m.env.Raft.LeadershipTransferToServer(target.ID, target.Address).Error() }) { // this send never blocks
 		return fmt.Errorf("transfer leadership: %w: %w", peer.ErrNotDone, errClosing)
 	}
 	select {
@@ -102,7 +102,7 @@ func (m *Membership) successor(term uint64, servers []raft.Server, to string) (r
 //   - If the leadership ends at that moment, the replication goroutine ends and nothing receives from the channel again. The transfer counts as in progress for
 //     ever, and raft refuses every proposal when this node leads again.
 //
-// A member whose log has all that the leader's had at the failure shows that the replication goroutine has emptied the channel.
+// When the member's log has all entries that the leader's log had at the failure, the replication goroutine has emptied the channel.
 type failedTransfers struct {
 	mu   sync.Mutex
 	term uint64

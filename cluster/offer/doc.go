@@ -1,4 +1,4 @@
-// Package offer replicates the settings that all members share. When those of a member change, it offers the changed parts to the
-// cluster, and the latest offer is in force everywhere. A member remembers what it offered last: a restart with the same settings offers
-// nothing, so it brings back no older ones.
+// Package offer replicates the settings that all members share. When the settings of a member change, the member offers the changed parts to the cluster,
+// and the latest offer is in force everywhere. Each member stores what it offered last. So a restart with unchanged settings offers nothing, and brings
+// back no older settings.
 package offer

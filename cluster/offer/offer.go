@@ -11,31 +11,31 @@ import (
 // Offer is what a node wants the settings of the cluster to be.
 type Offer struct {
 	Settings fsm.Settings
-	// KeepPolicy leaves the policy in force as it is, and Settings.Policy does not matter. It is true for a node without a policy file.
+	// KeepPolicy leaves the authorization policy in force as it is. Settings.Policy is then ignored. It is true for a node without a policy file.
 	KeepPolicy bool
 }
 
-// command returns the Configure that replaces all settings by the offer's.
+// command returns the Configure command that replaces all settings by the offer's.
 func (o *Offer) command() fsm.Command {
 	settings := o.Settings
 	return fsm.Command{Kind: fsm.KindConfigure, Settings: &settings, KeepPolicy: o.KeepPolicy}
 }
 
-// encode returns the offer for MethodOffer: as a log entry whose number is the set of changed parts.
+// encode returns the request of MethodOffer: a log entry that has the offer's Configure command, and the set of changed parts as its Number.
 func (o *Offer) encode(changed parts) []byte {
 	return fsm.AppendEntry(nil, &fsm.Entry{Number: uint64(changed), Commands: []fsm.Command{o.command()}})
 }
 
-// parts is a set of parts of the settings, or whole. An offer with a set of parts replaces only these; a Configure command always carries all settings. The leader
-// takes all other parts from its state, which is the newest: a member that is catching up would bring back older settings.
-// A leader with an older build ignores the set and proposes the offer as it is.
+// parts is a set of parts of the settings, or whole (all of them). An offer replaces only the parts in its set. But a Configure command always carries all
+// settings, so the leader takes the other parts from its own state, which is the newest: a member that is catching up would bring back older settings. A
+// leader with an older build ignores the set and proposes the offer as it is.
 type parts uint64
 
 const (
 	policyPart       parts = 1 << iota // the policy
 	mirrorsPart                        // the mirrors
-	clientLimitsPart                   // the limits per client (WatchesPerClient and DedupPerClient), if the cluster has none
-	settingsPart                       // everything else, and the limits per client even if the cluster has some
+	clientLimitsPart                   // the limits per client (WatchesPerClient and DedupPerClient); replaced only if the cluster has none
+	settingsPart                       // everything else, and the limits per client, which are replaced even if the cluster has some
 	allParts               = policyPart | mirrorsPart | clientLimitsPart | settingsPart
 	// whole is all settings, and the policy unless the offer keeps it.
 	whole parts = 0
@@ -44,7 +44,7 @@ const (
 // has reports whether the set has at least one of these parts.
 func (p parts) has(some parts) bool { return p&some != 0 }
 
-// mergedWith returns an offer of the settings in force in which the changed parts are those of o.
+// mergedWith returns an offer that has the settings in force, with the changed parts replaced by those of o.
 func (o *Offer) mergedWith(inForce fsm.Settings, changed parts) *Offer {
 	if changed == whole {
 		return o
@@ -101,7 +101,8 @@ func (o *Offer) fingerprint() (f fingerprint) {
 // offered is what a member stores of its last offer.
 type offered struct {
 	fingerprint
-	// version is that of the log for which fingerprint.settings was made (see forVersion), and fsm.Version if the node had no stored offer. 0 is unknown.
+	// version is the log version for which fingerprint.settings was made (see forVersion). It is fsm.Version if the node had no stored offer before, and 0 if
+	// it is unknown.
 	version uint32
 }
 

@@ -112,7 +112,7 @@ func (o *Offerer) offer(ctx context.Context) error {
 	current := wanted.forVersion(version)
 	var next offered
 	switch inForce, configured := o.env.Settings(); {
-	case !configured: // not through CallLeader: another leader may have settings by now
+	case !configured: // execute, not propose: if this node does not lead, another leader may have settings by now
 		next, err = offered{current.fingerprint(), max(last.version, version)}, o.execute(ctx, current, whole)
 	case !remembered:
 		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}).fingerprint(); same != current.fingerprint() {
@@ -131,8 +131,8 @@ func (o *Offerer) offer(ctx context.Context) error {
 	return nil
 }
 
-// offerChanges proposes the parts in which this node's settings differ from its last offer. version is that of the log in force. It returns what becomes the
-// last offer.
+// offerChanges proposes the parts in which this node's settings differ from its last offer. version is the log version in force. next is what the caller
+// stores as the last offer.
 func (o *Offerer) offerChanges(ctx context.Context, wanted *Offer, version uint32, last *offered) (next offered, err error) {
 	current, all := wanted.forVersion(version), wanted.fingerprint()
 	next = offered{current.fingerprint(), max(last.version, version)}
@@ -140,7 +140,7 @@ func (o *Offerer) offerChanges(ctx context.Context, wanted *Offer, version uint3
 		next.mirrors = last.mirrors // this node offers its mirrors when VersionMirrors is in force
 	}
 	if next.fingerprint == last.fingerprint {
-		return next, nil // the version may be newer
+		return next, nil // nothing to propose; next may have a newer version than last
 	}
 	changed := changedParts(last, &next.fingerprint, &all, wanted.forVersion(fsm.VersionClientShares-1).fingerprint())
 	switch {
@@ -164,8 +164,8 @@ func (o *Offerer) offerChanges(ctx context.Context, wanted *Offer, version uint3
 	return next, nil
 }
 
-// changedParts returns which parts differ from the last offer. now is the fingerprint of the settings that the log version in force knows, all that of all
-// settings, and withoutClientLimits that of the settings without limits per client.
+// changedParts returns the parts that differ from the last offer. The three fingerprints are of this node's settings: now without what the log version in
+// force does not know, all with everything, and withoutClientLimits as of the last log version without limits per client.
 func changedParts(last *offered, now, all *fingerprint, withoutClientLimits fingerprint) (changed parts) {
 	switch {
 	// An older version of the log may be in force than at the last offer, while a restarted member applies its log again. Then last has settings that now lacks.
@@ -235,7 +235,7 @@ func (o *Offerer) Run(ctx context.Context) {
 	const retry = 500 * time.Millisecond
 	ticker := time.NewTicker(retry)
 	defer ticker.Stop()
-	version := uint32(0) // of the log, at the last offer
+	version := uint32(0) // log version that was in force at the last check
 	for pending := true; ; {
 		_, configured := o.env.Settings()
 		if now := o.env.Version(); now != version {

@@ -8,8 +8,8 @@ import (
 )
 
 var (
-	// ErrNotLeader says that the request was not executed, because this node is not the leader, or does not serve yet. A node that should pass a request on
-	// returns it, too, if it knows no leader or is the leader itself.
+	// ErrNotLeader says that the request was not executed, because this node is not the leader, or does not serve yet. A node that should forward a request
+	// to the leader returns it, too, if it knows no leader or is the leader itself.
 	ErrNotLeader = errors.New("this node does not lead")
 	// ErrOutcomeUnknown says that a command may or may not take effect.
 	ErrOutcomeUnknown = errors.New("the outcome is unknown")
@@ -21,7 +21,7 @@ var (
 	// ErrUnreachable says that a call got no answer: there was no connection, a handshake was refused, or the deadline passed. A request that was sent may
 	// still take effect.
 	ErrUnreachable = errors.New("member unreachable")
-	// ErrRejected says that the member runs at its address, and refuses the connections of this node. It comes with an ErrUnreachable.
+	// ErrRejected says that the member runs at its address, and refuses the connections of this node. An error that wraps it also wraps ErrUnreachable.
 	ErrRejected = errors.New("the member refuses the connection")
 	// ErrRefused says that a request was refused. Its change was not made; a step before it, such as a pin, may have been committed.
 	ErrRefused = errors.New("refused")

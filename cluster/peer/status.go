@@ -19,16 +19,16 @@ type Status struct {
 	State     string             `json:"state"`    // leader, follower, candidate, shutdown, or joining (in no cluster yet)
 	Leader    raft.ServerID      `json:"leader,omitempty"`
 	Servers   []raft.Server      `json:"servers,omitempty"`
-	Term      uint64             `json:"term"`      // of raft
-	LastIndex uint64             `json:"lastIndex"` // of the log
-	LastTerm  uint64             `json:"lastTerm"`  // of the last entry
+	Term      uint64             `json:"term"`      // raft's current term
+	LastIndex uint64             `json:"lastIndex"` // index of the last log entry
+	LastTerm  uint64             `json:"lastTerm"`  // term of the last log entry
 	Commit    uint64             `json:"commitIndex"`
 	Applied   uint64             `json:"appliedIndex"`
 	Contact   time.Duration      `json:"lastContact"` // since the last contact with the leader (raft's LastContact); 0 on the leader, negative for never
 	Version   uint32             `json:"version"`     // the newest log version that its build can apply
 	BrokerUp  bool               `json:"brokerUp"`
 	DiskLow   bool               `json:"diskLow"`
-	Wall      int64              `json:"wall"` // its clock, milliseconds since the Unix epoch
+	Wall      int64              `json:"wall"` // its wall clock, milliseconds since the Unix epoch
 }
 
 // AskStatus asks a member what it says of itself.

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// PollInterval is the interval and the timeout of the regular status poll. A member that is behind polls four times as often.
+// PollInterval is the interval and the timeout of the regular status poll. A member that is behind (see IsBehind) polls four times as often.
 const PollInterval = time.Second
 
 // Statuses is what a member knows of the others from the last poll whose answers were given to Keep. It is safe for concurrent use.
@@ -19,10 +19,10 @@ type Statuses struct {
 	monotonic func() time.Duration
 
 	mu       sync.Mutex
-	answered map[raft.ServerID]Answer // in the last poll
+	answered map[raft.ServerID]Answer // answers to the poll that was kept last
 
-	polled        bool          // there was a poll
-	caughtUp      bool          // at the last comparison this member had applied what the leader had at the one before
+	polled        bool          // Keep was called
+	caughtUp      bool          // at the last comparison this member had applied what the leader had applied at the comparison before
 	leaderApplied uint64        // applied index of the leader at the last comparison
 	comparedAt    time.Duration // monotonic time of the last comparison
 }
@@ -34,13 +34,13 @@ type Answer struct {
 	ClockBase int64
 }
 
-// NewStatuses returns the statuses of a member with an id. servers returns the latest configuration that it knows, monotonic the
-// time since any fixed moment.
+// NewStatuses returns the statuses of the other members, as the member self keeps them. servers returns the latest configuration that self knows.
+// monotonic returns the time since any fixed moment.
 func NewStatuses(self raft.ServerID, client Client, servers func() []raft.Server, monotonic func() time.Duration) *Statuses {
 	return &Statuses{self: self, client: client, servers: servers, monotonic: monotonic}
 }
 
-// Poll asks all other members at once, and returns the answers that arrived in time. It does not keep them: that is Keep.
+// Poll asks all other members at once, and returns the answers that arrived in time. It does not store them: see Keep.
 func (s *Statuses) Poll(ctx context.Context, timeout time.Duration) map[raft.ServerID]Answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -65,7 +65,8 @@ func (s *Statuses) Poll(ctx context.Context, timeout time.Duration) map[raft.Ser
 	return answered
 }
 
-// Keep keeps the answers of a poll, which must not change any more, and returns those of the poll that was kept before. first says that there was none.
+// Keep stores the answers of a poll, and returns those that it stored before. The caller must not change the map any more. first says that this is the
+// first call.
 func (s *Statuses) Keep(answered map[raft.ServerID]Answer) (before map[raft.ServerID]Answer, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +81,7 @@ func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.monotonic()
-	if leader == s.self { // when it no longer leads, it need not reach what its successor has applied by then
+	if leader == s.self { // so that, after its leadership, it is compared with this index, and not with what its successor has applied by then
 		s.leaderApplied, s.comparedAt = applied, now
 		return
 	}
@@ -99,14 +100,15 @@ func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
 // maxComparisonAge bounds the age of a comparison with the leader.
 const maxComparisonAge = 5 * PollInterval
 
-// IsBehind reports whether this member, at the last comparison, had not applied what the leader had applied at the one before, or was never compared.
+// IsBehind reports whether this member, at the last comparison with the leader, had not applied what the leader had applied at the comparison before. It
+// is true until the first comparison.
 func (s *Statuses) IsBehind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.caughtUp
 }
 
-// Answering returns how many members answered the last poll, this one included.
+// Answering returns how many members answered the poll that was kept last, this one included.
 func (s *Statuses) Answering() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,8 +135,8 @@ func (s *Statuses) Of(id raft.ServerID) (Status, bool) {
 	return answer.Status, ok
 }
 
-// AgreedVersion returns the newest version of the log that every member can apply, own being this one's. If a member did not
-// answer the last poll, it returns the version in force. The result is never older than that.
+// AgreedVersion returns the newest version of the log that every member can apply; own is this member's version. If a member did not answer the last poll,
+// it returns the version in force. The result is never older than the version in force.
 func (s *Statuses) AgreedVersion(own, inForce uint32) uint32 {
 	inForce = max(inForce, 1)
 	lowest := own

@@ -17,8 +17,8 @@ import (
 // proposal is a command on its way into the log.
 type proposal struct {
 	command fsm.Command
-	tag     any           // the caller's: Applied returns it, or Failed is called with it, exactly once
-	queued  time.Duration // relative to Leadership.StartMonotonic
+	tag     any           // the caller's value; exactly once, Applied returns it or Failed is called with it
+	queued  time.Duration // when the command was queued, relative to Leadership.StartMonotonic
 }
 
 func (p *proposal) size() int {
@@ -54,11 +54,11 @@ type Config struct {
 	BatchCommands int // most commands in one entry, at least 1; each operation of a transaction counts
 	// InFlight is how many entries may be proposed and not yet applied.
 	InFlight int
-	// MinPipelined is the least number of queued commands for which another entry is proposed while one is in flight. A transaction counts as one
-	// command. 1 never waits.
+	// MinPipelined is the least number of queued commands for which another entry is proposed while one is in flight. A transaction counts as one command.
+	// With 1, no command waits for an entry in flight.
 	MinPipelined int
-	// ProposalAge bounds how long a write with an id waits to be proposed. A write that waited longer is refused: it may be a copy of a
-	// request whose outcome is forgotten by then, and would take effect twice.
+	// ProposalAge bounds how long a write with an id waits to be proposed. A write that waited longer is refused: it may be a copy of an earlier request. The
+	// dedup table may have forgotten that request's outcome by then, and the write would take effect twice.
 	ProposalAge time.Duration
 }
 
@@ -83,16 +83,16 @@ type Environment struct {
 	Log      *slog.Logger
 }
 
-// Leadership is a raft leadership of this node: its term, and two clocks' readings at its start.
+// Leadership is a raft leadership of this node: its term, and two clocks' readings at its start. It begins with an entry of its own in the log, the
+// LeaderStart.
 type Leadership struct {
-	Term             uint64        // of raft
+	Term             uint64        // raft term of the leadership
 	StartMonotonic   time.Duration // monotonic time shortly after the LeaderStart was applied, never before
 	StartClusterTime int64         // cluster time when the LeaderStart was applied, in milliseconds
 }
 
-// Proposer makes log entries of queued commands (group commit). While an entry is being replicated, commands for the next one
-// gather. It belongs to one leadership and is the one place that stamps entries. Run is called once. All methods are safe for
-// concurrent use.
+// Proposer makes log entries of queued commands (group commit). While an entry is being replicated, commands for the next one gather. It belongs to one
+// leadership, and only it stamps entries with the term, a number and the clocks. Run is called once. All methods are safe for concurrent use.
 type Proposer struct {
 	config           Config
 	env              Environment
@@ -105,17 +105,17 @@ type Proposer struct {
 	mu        sync.Mutex
 	queue     fifo[proposal]
 	closed    bool
-	unapplied []*inFlightEntry
-	wake      chan struct{} // has room for one
+	unapplied []*inFlightEntry // proposed entries that are not applied, in order
+	wake      chan struct{}    // wakes Run; has room for one signal
 
-	// published is the delivery watermark of this leadership, 0 at first. That of an earlier leadership is not taken over, because this one may
-	// publish the same outputs again.
+	// published is the delivery watermark of this leadership, 0 at first: the log index up to which no reply or notification is outstanding. The watermark of
+	// an earlier leadership is not taken over, because this one may publish the same outputs again.
 	published       atomic.Uint64
 	watermarkMoved  atomic.Bool   // SetPublished has woken Run since the last entry or tick check
-	number          uint64        // of the last entry; only Run's goroutine uses this field and those below
+	number          uint64        // number of the last entry; only Run's goroutine uses this field and those below
 	lastClusterTime int64         // cluster time in the last entry
 	lastProposed    time.Duration // since startMonotonic, when the last entry was proposed
-	lastWatermark   uint64
+	lastWatermark   uint64        // delivery watermark in the last entry
 }
 
 // New returns a proposer for a leadership. It proposes nothing until Run is called.
@@ -203,11 +203,12 @@ func (p *Proposer) proposeAll(ctx context.Context) {
 			<-p.slots
 			continue
 		}
-		p.unresolved <- flight // has room: it holds as many as there are slots
+		p.unresolved <- flight // never blocks: it has room for as many entries as there are slots
 	}
 }
 
-// next waits for commands. It returns none when a tick is due, which is an entry without commands, and false when the context ended.
+// next waits for commands and returns a batch. The batch is empty if a tick (an entry without commands) is due. next returns false when the context has
+// ended.
 func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, []any, bool) {
 	for ctx.Err() == nil {
 		commands, tags, late, hold := p.nextBatch()
@@ -233,8 +234,8 @@ func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, 
 }
 
 // nextBatch removes the next batch from the queue. It removes none, and returns hold, while an entry is in flight and fewer than MinPipelined commands are
-// queued: each entry costs syncs and a round trip, whatever its size, so a few commands wait, as with Nagle's algorithm. late has the indexes of the commands
-// that waited for longer than ProposalAge.
+// queued: each entry costs syncs and a round trip, whatever its size, so a few commands wait, as with Nagle's algorithm. late has the indexes of the
+// writes with an id that waited for longer than ProposalAge.
 func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, late []int, hold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,7 +267,8 @@ func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, late []int, 
 	return commands, tags, late, false
 }
 
-// replaceLate replaces late writes by their refusals. It reads the state machine's status, whose lock comes before p.mu: the caller must not hold p.mu.
+// replaceLate replaces late writes by their refusals: commands after which the requests cannot take effect any more. It reads the state machine's status,
+// whose lock comes before p.mu: the caller must not hold p.mu.
 func (p *Proposer) replaceLate(commands []fsm.Command, late []int) {
 	if len(late) == 0 {
 		return

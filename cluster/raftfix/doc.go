@@ -3,13 +3,12 @@
 //
 // # Heartbeats
 //
-// Raft handles heartbeats on the transport's goroutine, so that a slow disk does not delay them. But the function that it
-// calls, appendEntries, "must only be called from the main thread". A heartbeat of a newer term raises the term while the
-// main goroutine still counts the votes of its election in an older one. The last vote then makes this node a leader in a term in which it was not
-// elected: two leaders write different entries at the same index and term, and the replicas diverge. So raft gets a
-// heartbeat on this goroutine only at a follower that knows the term already, where nothing but the leader's name and the time
-// of the last contact can change. All others are answered as not successful. A leader sends entries right after its election, which raise
-// the term on the main goroutine.
+// Raft handles heartbeats on the transport's goroutine, so that a slow disk does not delay them. But the function that it calls, appendEntries, "must only
+// be called from the main thread". A heartbeat of a newer term raises the term while the main goroutine still counts the votes of its election in an older
+// one. The last vote then makes this node a leader in a term in which it was not elected: two leaders write different entries at the same index and term,
+// and the replicas diverge. So raft gets a heartbeat on the transport's goroutine only if it is a follower that knows the term already. Then only the
+// leader's name and the time of the last contact can change. All other heartbeats are answered as not successful. Right after its election a leader sends
+// entries, and these raise the term on the main goroutine.
 //
 // # Votes
 //
@@ -31,10 +30,9 @@
 //
 // # Entries up to the snapshot
 //
-// What the follower's own snapshot holds is committed, so every leader has the same entries up to it (Leader
-// Completeness). An AppendEntries that begins at or below the snapshot is made to begin after it, whatever the log still
-// has there: raft compares with the log only, and rejects what it cannot find. A snapshot would not
-// be committed after raft.Restore, which the product never calls.
+// What the follower's own snapshot holds is committed, so every leader has the same entries up to it (Leader Completeness). The transport makes an
+// AppendEntries that begins at or below the snapshot begin after it, whatever the log still has there: raft looks only into the log, and rejects the
+// request if the previous entry is missing there. Only raft.Restore, which Holdfast never calls, makes a snapshot that is not committed.
 //
 // # Commit index
 //

@@ -34,7 +34,7 @@ func (t *Transport) forward(ctx context.Context, rpc raft.RPC) {
 	}
 }
 
-// ask returns raft's answer to a request, and whether there is one: there is none when the context ends.
+// ask returns raft's answer to a request. ok is false if the context ended before there was an answer.
 func (t *Transport) ask(ctx context.Context, request *raft.AppendEntriesRequest) (answer raft.AppendEntriesResponse, err error, ok bool) {
 	answers := make(chan raft.RPCResponse, 1)
 	t.forward(ctx, raft.RPC{Command: request, RespChan: answers})
@@ -105,8 +105,8 @@ func afterSnapshot(request *raft.AppendEntriesRequest, index, term uint64) *raft
 	return &changed
 }
 
-// fromSnapshotEntry returns the request with the snapshot's last entry prepended. GetLog returns the same term for it, so
-// raft finds the same term with GetLog and skips the entry. It appends the remaining entries, if any, which updates its cached last term.
+// fromSnapshotEntry returns the request with the snapshot's last entry prepended. GetLog returns the same term for this entry, so raft skips it. Raft then
+// appends the remaining entries, if any, and that updates its cached last term.
 func (t *Transport) fromSnapshotEntry(request *raft.AppendEntriesRequest, index, term uint64) *raft.AppendEntriesRequest {
 	changed := afterSnapshot(request, index, term)
 	previous, last := &raft.Log{}, &raft.Log{}
@@ -118,8 +118,8 @@ func (t *Transport) fromSnapshotEntry(request *raft.AppendEntriesRequest, index,
 	return changed
 }
 
-// installSnapshot forwards a snapshot, unless this node has the snapshot's last entry: then it reports the snapshot as
-// installed. Raft gets nothing in between but heartbeats of its current term, which change neither log nor term, so the result of the probe still holds.
+// installSnapshot forwards a snapshot to raft. If this node has the snapshot's last entry, it reports the snapshot as installed instead. Between the probe
+// of hasEntry and the snapshot, raft gets only heartbeats of its current term. They change neither log nor term, so the probe's result still holds.
 func (t *Transport) installSnapshot(ctx context.Context, rpc raft.RPC, request *raft.InstallSnapshotRequest) {
 	has, answer, ok := t.hasEntry(ctx, request)
 	switch {
@@ -135,14 +135,14 @@ func (t *Transport) installSnapshot(ctx context.Context, rpc raft.RPC, request *
 // hasEntry reports whether this node has a snapshot's last entry, with raft's answer to the probe. ok is false when the context ends.
 func (t *Transport) hasEntry(ctx context.Context, request *raft.InstallSnapshotRequest) (has bool, answer raft.AppendEntriesResponse, ok bool) {
 	for {
-		// Without an entry it is a heartbeat: raft finishes what came before, and checks the sender's term.
+		// The first probe has no entry, so it is a heartbeat: raft finishes the requests before it, and checks the sender's term.
 		probe := &raft.AppendEntriesRequest{RPCHeader: request.RPCHeader, Term: request.Term}
 		answer, err, ok := t.ask(ctx, probe)
 		index, _ := t.FollowerSnapshot()
 		switch {
 		case !ok || err != nil || !answer.Success:
 			return false, answer, ok
-		case request.LastLogIndex <= index: // it is committed
+		case request.LastLogIndex <= index: // an entry that this node's snapshot covers is committed
 			return true, answer, true
 		case request.LastLogIndex > t.running.Load().LastIndex():
 			return false, answer, true

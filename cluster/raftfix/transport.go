@@ -26,8 +26,8 @@ type Log interface {
 	GetLog(index uint64, log *raft.Log) error
 }
 
-// New returns a transport over another one, which must implement raft.WithPreVote. Close closes that one, too. log is raft's log.
-// newest returns the index and the term of the newest snapshot at or below an index, 0 for none.
+// New returns a transport that wraps another one. That one must implement raft.WithPreVote, and Close closes it, too. log is raft's log. newest returns
+// the index and the term of the newest snapshot at or below an index; 0, 0 if there is none.
 func New(over raft.Transport, log Log, newest func(upTo uint64) (index, term uint64)) *Transport {
 	return &Transport{Transport: over, log: log, newest: newest, requests: make(chan raft.RPC), stop: func() {}}
 }
@@ -57,7 +57,7 @@ func (t *Transport) Consumer() <-chan raft.RPC { return t.requests }
 // SetHeartbeatHandler implements raft.Transport.
 func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.Transport.SetHeartbeatHandler(func(rpc raft.RPC) {
-		state, term := raft.Shutdown, uint64(0) // before raft is there
+		state, term := raft.Shutdown, uint64(0) // the values before raft has started
 		if running := t.running.Load(); running != nil {
 			state, term = running.State(), running.CurrentTerm()
 		}
@@ -65,7 +65,8 @@ func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	})
 }
 
-// passHeartbeat passes a heartbeat to raft if raft is a follower whose term is at least the heartbeat's. Otherwise it answers that it failed.
+// passHeartbeat passes a heartbeat to raft if raft is a follower whose term is at least the heartbeat's. Otherwise it answers the heartbeat as not
+// successful.
 func passHeartbeat(rpc raft.RPC, state raft.RaftState, term uint64, handle func(raft.RPC)) {
 	if heartbeat, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && (state != raft.Follower || heartbeat.Term > term) {
 		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: term}, nil)
@@ -74,7 +75,8 @@ func passHeartbeat(rpc raft.RPC, state raft.RaftState, term uint64, handle func(
 	handle(rpc)
 }
 
-// RequestVote implements raft.Transport. A request that was not granted is repeated with the voter's id: see the documentation of the package.
+// RequestVote implements raft.Transport. If the vote is refused, it repeats the request with the voter's own id as the candidate id: see the documentation
+// of the package.
 func (t *Transport) RequestVote(id raft.ServerID, target raft.ServerAddress, request *raft.RequestVoteRequest, response *raft.RequestVoteResponse) error {
 	if err := t.Transport.RequestVote(id, target, request, response); err != nil || response.Granted {
 		return err
@@ -87,7 +89,7 @@ func (t *Transport) RequestVote(id raft.ServerID, target raft.ServerAddress, req
 	return nil
 }
 
-// RequestPreVote implements raft.WithPreVote, as RequestVote.
+// RequestPreVote implements raft.WithPreVote. It repeats a refused request as RequestVote does.
 func (t *Transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, request *raft.RequestPreVoteRequest, response *raft.RequestPreVoteResponse) error {
 	transport := t.Transport.(raft.WithPreVote)
 	if err := transport.RequestPreVote(id, target, request, response); err != nil || response.Granted {

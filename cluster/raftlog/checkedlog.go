@@ -14,9 +14,9 @@ import (
 // CheckedLog is the raft.LogStore that raft uses, over a BoltDB or WAL store. It gives each entry a checksum. It verifies the
 // checksum before it stores the entry and after it reads it from the store, because the stores do not verify the entries that they
 // read. A corrupt entry ends the process, so that it is not replicated. A write or deletion that fails or hangs ends the process,
-// because raft goes on after a failed StoreLogs. CheckedLog caches the newest entries, up to a number of bytes. It knows which of
-// the indexes stored since the start hold commands: a read waits for the last committed command, because the state machine does
-// not see no-ops and configurations. All methods but SetFollowerSnapshot are safe for concurrent use.
+// because raft goes on after a failed StoreLogs. CheckedLog caches the newest entries, up to a number of bytes. It records the
+// indexes of the commands that were stored since the process started. A read waits for the last committed command (LastCommand),
+// because the state machine does not see no-ops and configurations. All methods but SetFollowerSnapshot are safe for concurrent use.
 type CheckedLog struct {
 	raft.LogStore
 	guard Guard
@@ -25,13 +25,13 @@ type CheckedLog struct {
 	cache      []*raft.Log // consecutive, ascending
 	cacheBytes int
 	cacheLimit int
-	commands   []uint64 // indexes of commands, ascending; a conflict removes the end, compaction and LastCommand the front
+	commands   []uint64 // ascending indexes of the commands stored since the process started; DeleteRange and LastCommand remove some
 
-	followerSnapshot func() (index, term uint64)
+	followerSnapshot func() (index, term uint64) // see SetFollowerSnapshot
 }
 
-// placeholderType marks an entry that GetLog returns for a missing entry, or in place of an entry whose term contradicts the
-// snapshot. It has an index and a term (0 if unknown) and no data. It is never stored.
+// placeholderType is the type of a placeholder: the entry that GetLog returns for a missing entry, or in place of an entry whose
+// term contradicts the snapshot. A placeholder has an index, a term (0 if unknown) and no data. It is never stored.
 const placeholderType raft.LogType = 255
 
 // ErrPlaceholder says that a leader sent a placeholder instead of an entry.
@@ -75,8 +75,8 @@ func (l *CheckedLog) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-// clearBeforeGap deletes the whole log if the first new entry is above its end by more than one. Raft deletes the log itself
-// when it installs a snapshot. After a crash in between, the old entries are still there.
+// clearBeforeGap deletes the whole log if the new entries would leave a gap after its last entry. Raft itself empties the log
+// when it installs a snapshot. If the process crashes after the snapshot is stored and before the log is empty, old entries stay.
 func (l *CheckedLog) clearBeforeGap(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
@@ -114,14 +114,14 @@ func cachedSize(log *raft.Log) int {
 	return overhead + len(log.Data)
 }
 
-// GetLog implements raft.LogStore. While this node does not lead and has a snapshot, it never returns ErrLogNotFound. It
-// returns a placeholder instead. Raft keeps the term of its last entry itself: that of the snapshot, if the log ends below it. For
-// a PrevLogEntry at any other index raft asks this log:
+// GetLog implements raft.LogStore. While this node does not lead and has a snapshot, it never returns ErrLogNotFound. It returns
+// a placeholder instead (placeholderType). Raft knows the last entry itself. It asks this log for any other entry that precedes an
+// AppendEntries, and for each received entry up to its last index:
 //
-//   - At the snapshot's index it returns the snapshot's term if the log has no entry or another term there. Otherwise a
+//   - At the snapshot's index GetLog returns the snapshot's term if the log has no entry or another term there. Otherwise a
 //     deposed leader with conflicting entries there would reject every AppendEntries of the new leader.
-//   - At any other missing index it returns term 0, which matches no leader. After an installed snapshot has emptied the
-//     log, raft keeps its old last index, and would reject every AppendEntries up to it.
+//   - At any other missing index it returns term 0, which no entry of a leader has. So raft replaces the entry. After an
+//     installed snapshot has emptied the log, raft keeps its old last index. On an error it would reject all entries up to that.
 //
 // A placeholder is never applied: committed entries after the snapshot are real. A leader gets no placeholder, because it
 // could replicate one.
@@ -186,8 +186,8 @@ func (l *CheckedLog) DeleteRange(first, last uint64) error {
 	return l.guard.do("log", func() error { return l.LogStore.DeleteRange(first, last) })
 }
 
-// LastCommand returns the highest index of a command at or below index among those stored since the start, 0 if there is
-// none. It forgets the indexes below applied, because no read waits for them.
+// LastCommand returns the index of the last command at or below index, among the commands stored since the process started. It
+// returns 0 if there is none. It drops the recorded indexes below applied, because no read waits for them.
 func (l *CheckedLog) LastCommand(index, applied uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

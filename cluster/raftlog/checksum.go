@@ -10,9 +10,9 @@ import (
 	"holdfast/fsm"
 )
 
-// The checksum of an entry is in raft.Log.Extensions, which raft keeps for middleware and replicates: one byte for the version, then the CRC-32C
-// of the index, the term, the type and the data, in big-endian order. An entry without it was written by an older release. An entry with a
-// checksum of another version was written by a newer release: that checksum is not verified.
+// The checksum of an entry is in raft.Log.Extensions, a field that raft reserves for middleware and replicates. It has one byte for the version, then
+// the CRC-32C of the index, the term, the type and the data. All numbers are big-endian. An entry without a checksum was written by an older release.
+// An entry with a checksum of another version was written by a newer release: that checksum is not verified.
 const (
 	checksumVersion = 1
 	checksumLength  = 1 + crc32.Size
@@ -36,7 +36,7 @@ func addChecksum(log *raft.Log) {
 	}
 }
 
-// verifyLog returns an error that wraps fsm.ErrDamaged if a checksum of the entry is wrong.
+// verifyLog returns an error that wraps fsm.ErrDamaged if a checksum is wrong: that of the raft entry or, for a command, that in its data.
 func verifyLog(log *raft.Log) error {
 	if len(log.Extensions) == checksumLength && log.Extensions[0] == checksumVersion && binary.BigEndian.Uint32(log.Extensions[1:]) != checksum(log) {
 		return fmt.Errorf("%w: raft log entry %d has a wrong checksum", fsm.ErrDamaged, log.Index)

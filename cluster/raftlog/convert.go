@@ -14,9 +14,10 @@ import (
 	"holdfast/internal/durable"
 )
 
-// ConvertLog converts a stopped node's log to the given kind, which must not be Auto. It copies the entries and the votes, and removes the old log when
-// the copy is on the disk. If a log of the given kind is already there and is not older, it is kept and nothing is copied. If it is older, the error is
-// ErrTwoLogs. ConvertLog may be called again after an interruption. converted is false without an error if there is no log of the other kind.
+// ConvertLog converts a stopped node's log to the given kind, which must not be Auto. It copies the entries, the term and the vote, and removes the old
+// log when the copy is on the disk. If the node already has a log of the given kind, nothing is copied. The error is ErrTwoLogs if that log is older than
+// the other one; otherwise the other one is removed. ConvertLog may be called again after an interruption. converted is false, without an error, if there
+// is no log of the other kind.
 func ConvertLog(ctx context.Context, dataDir string, to Kind, log *slog.Logger) (converted bool, err error) {
 	from := to.other()
 	if !from.exists(dataDir) {
@@ -33,7 +34,7 @@ func convertLog(ctx context.Context, dataDir string, from, to Kind, log *slog.Lo
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, src.Close()) }() // until then no node can be started with it
+	defer func() { err = errors.Join(err, src.Close()) }() // while src is open, its lock keeps a node from starting
 	if to.exists(dataDir) {
 		err = checkCopy(src, to, to.path(dataDir), log)
 	} else {
@@ -55,12 +56,12 @@ func convertLog(ctx context.Context, dataDir string, from, to Kind, log *slog.Lo
 	return removeObsolete(dataDir, from)
 }
 
-// removeObsolete removes a log that was replaced.
+// removeObsolete removes what is left of a log that a conversion has replaced.
 func removeObsolete(dataDir string, from Kind) error {
 	return os.RemoveAll(from.path(dataDir) + removingSuffix)
 }
 
-// makeCopy makes a log of the other kind at the path, which appears when it is whole.
+// makeCopy copies src to a new log of the kind to. The new log appears at the path only when it is complete.
 func makeCopy(ctx context.Context, src logAndVotes, to Kind, path string, log *slog.Logger) error {
 	copying := path + convertingSuffix
 	if err := os.RemoveAll(copying); err != nil {
@@ -87,7 +88,7 @@ func makeCopy(ctx context.Context, src logAndVotes, to Kind, path string, log *s
 	return durable.SyncDir(filepath.Dir(path))
 }
 
-// checkCopy makes sure that the log that is there already is no older than the one that it is to replace.
+// checkCopy returns ErrTwoLogs if the log that exists at the path is older than src, the log that it is to replace.
 func checkCopy(src logAndVotes, to Kind, path string, log *slog.Logger) error {
 	dst, err := to.open(path, log)
 	if err != nil {
@@ -104,7 +105,7 @@ func checkCopy(src logAndVotes, to Kind, path string, log *slog.Logger) error {
 	return nil
 }
 
-// logState tells which of two logs is the older one.
+// logState is what checkCopy compares to find the older one of two logs.
 type logState struct {
 	currentTerm uint64
 	last        entryID
@@ -118,7 +119,7 @@ func logStateOf(store logAndVotes) (s logState, err error) {
 	return s, err
 }
 
-// convertedBytes is about how much is copied at once.
+// convertedBytes is the approximate size of a batch of copied entries.
 const convertedBytes = 1 << 20
 
 // copyEntries copies the last contiguous run of entries. A boltdb log may have a gap where a snapshot was installed. The snapshot covers all entries
@@ -162,7 +163,8 @@ func copyEntries(ctx context.Context, dst, src raft.LogStore) error {
 	return ctx.Err()
 }
 
-// copyVotes copies what raft v1.7.3 keeps beside the log. A node that has never voted lacks some of it.
+// copyVotes copies what raft v1.7.3 keeps in the stable store: the current term, and the term and the candidate of the last vote. A node that has
+// never voted lacks some of these.
 func copyVotes(dst, src raft.StableStore) error {
 	for _, key := range []string{keyCurrentTerm, "LastVoteTerm"} {
 		value, err := src.GetUint64([]byte(key))

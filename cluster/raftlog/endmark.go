@@ -25,11 +25,11 @@ const markFile = "log-end"
 // entryID identifies an entry of the log. The zero value stands for an empty log.
 type entryID struct{ index, term uint64 }
 
-// markedLog is a log store with an end mark: a file that has the id of the last entry that StoreLogs acknowledged. A log store takes damage in
-// its newest part for the end of a write that a crash interrupted, and drops what follows. It cannot tell that from entries that were acknowledged; the
-// mark can. Invariant: the mark is never above the last entry on the disk. So it is written after the entries. Before the end of the log is
-// deleted, the mark is lowered and synced. Otherwise the mark is not synced, so that an entry costs no additional disk write. The kernel writes it
-// within half a minute, also if the process is killed. Only a power failure can leave it behind the log.
+// markedLog is a log store with an end mark: a file that has the id of the last entry that StoreLogs acknowledged. A log store takes damage in its newest
+// part for a write that a crash interrupted, and drops all entries from there on, even acknowledged ones. The mark shows that such entries are missing.
+// Invariant: the mark is never above the last entry on the disk. So StoreLogs writes it after the entries, and DeleteRange lowers and syncs it before it
+// deletes the end of the log. StoreLogs does not sync it, so that an entry costs no additional disk write. The kernel writes the mark within half a minute,
+// also if the process is killed. Only a power failure can leave it behind the log.
 type markedLog struct {
 	logAndVotes
 
@@ -37,7 +37,7 @@ type markedLog struct {
 	file markWriter
 	mark entryID
 
-	confirmed bool // when it was opened, there was a mark of an entry, and the log has it
+	confirmed bool // when the log was opened, the mark named an entry, and the log had that entry
 }
 
 // markWriter is what markedLog needs of its file.
@@ -47,8 +47,8 @@ type markWriter interface {
 	Sync() error
 }
 
-// openMarked returns the store with the end mark of its data folder. What the store has is on the disk. The error is ErrShortened if the log ends below the
-// mark, or has an entry of another term there. It closes the store if it fails.
+// openMarked returns the store with the end mark of its data folder. All entries of the store must be synced. The error is ErrShortened if the log ends
+// below the mark, or has an entry of another term there. openMarked closes the store if it fails.
 func openMarked(store logAndVotes, dataDir string, log *slog.Logger) (*markedLog, error) {
 	m, err := openMark(store, filepath.Join(dataDir, markFile), log)
 	if err != nil {
@@ -88,7 +88,8 @@ func openMark(store logAndVotes, path string, log *slog.Logger) (*markedLog, err
 	return m, nil
 }
 
-// checkMark returns ErrShortened if the log does not have the entry of the mark, unless compaction may have removed it. found says that the log has it.
+// checkMark returns ErrShortened if the log ends before old, the entry of the mark, or has another term there. found reports whether the log has old:
+// compaction may have removed it. last is the last entry of the log.
 func checkMark(store raft.LogStore, old, last entryID) (found bool, err error) {
 	const whatToDo = "If the members that are up are a majority without this one, empty the data folder, and this node joins anew; otherwise see " + markFile +
 		" in the documentation"

@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// syncedBytes is how many bytes of a snapshot are written before they are synced. A sync of the log also waits for unsynced data of other files, so there
-// must never be much of it.
+// syncedBytes is how many bytes of a snapshot are written before they are synced. A sync of the log also waits for the unsynced data of other files. So a
+// snapshot must never have much unsynced data.
 const syncedBytes = 1 << 20
 
 // fileSnapshots is raft's store of snapshots in files. It syncs a snapshot while it is written, and not only at its end.
@@ -27,7 +27,7 @@ func (s fileSnapshots) Create(version raft.SnapshotVersion, index, term uint64, 
 	if err != nil {
 		return nil, err
 	}
-	// The sink does not export its file, so this opens the path that raft v1.7.3 uses once more. A sync through either descriptor syncs the file.
+	// The sink does not export its file. So Create opens the file a second time, at the path that raft v1.7.3 uses. A sync through either descriptor syncs it.
 	file, err := os.OpenFile(filepath.Join(s.dataDir, "snapshots", sink.ID()+".tmp", "state.bin"), os.O_WRONLY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("create snapshot: %w", errors.Join(err, sink.Cancel()))
@@ -39,7 +39,7 @@ type syncedSink struct {
 	raft.SnapshotSink
 	sync     func() error
 	release  func() error
-	unsynced int
+	unsynced int // bytes written since the last sync
 	closed   bool
 }
 

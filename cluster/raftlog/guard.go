@@ -39,7 +39,7 @@ type storeWatch struct {
 	what  string
 
 	mu    sync.Mutex
-	left  int // parts of the deadline
+	left  int // parts of the deadline that are left; 0 after the call has ended, too
 	timer *time.Timer
 }
 

@@ -51,7 +51,7 @@ const (
 // ErrOtherStore says that a data folder has a log of another kind than the configured one.
 var ErrOtherStore = errors.New("the data folder has a log of another kind than cluster.logStore: convert it with `holdfast raft convert-log` while the node is stopped, or change cluster.logStore")
 
-// ErrTwoLogs says that a data folder has two logs, and that the one to convert to ends before the other.
+// ErrTwoLogs says that a data folder has two logs, and that the one of the kind to convert to is older than the other.
 var ErrTwoLogs = errors.New("the data folder has two logs, and the one that cluster.logStore names ends before the other: move the one that is not wanted out of the folder")
 
 func (k Kind) path(dataDir string) string {
@@ -113,7 +113,7 @@ func (k Kind) open(path string, log *slog.Logger) (logAndVotes, error) {
 type walStore struct {
 	*wal.WAL
 	path string
-	meta *metadb.BoltMetaDB // closed here, too: not every version of raft-wal does that
+	meta *metadb.BoltMetaDB // the WAL's metadata; Close closes it, too, because not every version of raft-wal does
 	lock *os.File
 	// unlisted are the segments that renameUnlisted renamed when the WAL was opened.
 	unlisted []string

@@ -26,7 +26,7 @@ type slogSink struct {
 // repetitions finds warnings and errors of raft that repeat within repetitionPause. They are logged at the debug level.
 type repetitions struct {
 	mu   sync.Mutex
-	said map[string]time.Time
+	said map[string]time.Time // when each text was last logged above the debug level
 }
 
 const (
@@ -34,7 +34,7 @@ const (
 	maxRepetitions  = 256
 )
 
-// isRepeated reports whether a text was said lately.
+// isRepeated reports whether a text was logged within the last repetitionPause. Otherwise it records the text as logged now.
 func (r *repetitions) isRepeated(text string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,16 +9,16 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// SnapshotStore knows the newest snapshots without looking at the disk, and measures each that is written. It is safe for concurrent use.
+// SnapshotStore is a raft.SnapshotStore that keeps the positions and sizes of the retained snapshots in memory. It is safe for concurrent use.
 type SnapshotStore struct {
 	raft.SnapshotStore
 	written func(bytes int64)
 
 	mu       sync.Mutex
-	retained []position // of the retained snapshots, ascending
+	retained []position // positions of the retained snapshots, ascending
 }
 
-// position is where a snapshot ends, and how many bytes it has.
+// position is the index and the term of the last entry in a snapshot, and the size of the snapshot in bytes.
 type position struct {
 	index, term uint64
 	bytes       int64
@@ -27,8 +27,8 @@ type position struct {
 // ErrOlderSnapshot says that a newer snapshot was received while one was written.
 var ErrOlderSnapshot = errors.New("there is a newer snapshot")
 
-// NewSnapshotStore returns a store over another. It calls written with the size of each snapshot, taken here or received, after each Close that
-// succeeds.
+// NewSnapshotStore returns a SnapshotStore over another store. It calls written with the size of each snapshot, taken here or received, when the Close of
+// the snapshot's sink has succeeded.
 func NewSnapshotStore(store raft.SnapshotStore, written func(bytes int64)) (*SnapshotStore, error) {
 	s := &SnapshotStore{SnapshotStore: store, written: written}
 	list, err := store.List()
@@ -77,7 +77,7 @@ func (s *SnapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 	return &meteredSink{SnapshotSink: sink, closed: closed, written: s.written}, nil
 }
 
-// closed notes a snapshot that was closed.
+// closed records a snapshot whose sink was closed. It returns ErrOlderSnapshot, and records nothing, if there is a newer snapshot.
 func (s *SnapshotStore) closed(end position) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *SnapshotStore) closed(end position) error {
 
 type meteredSink struct {
 	raft.SnapshotSink
-	closed  func(bytes int64) error // called when the snapshot is on the disk; its error is that of Close
+	closed  func(bytes int64) error // called when the snapshot is on the disk; Close returns its error
 	written func(bytes int64)       // called once, after closed returned nil
 	bytes   int64
 	done    bool
@@ -103,7 +103,7 @@ func (s *meteredSink) Write(p []byte) (int, error) {
 }
 
 func (s *meteredSink) Close() error {
-	if s.done { // raft closes once more what the state machine has closed
+	if s.done { // raft closes the sink again after the state machine has closed it
 		return nil
 	}
 	if err := s.SnapshotSink.Close(); err != nil {

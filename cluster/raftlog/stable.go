@@ -8,12 +8,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// StableStore ends the process when Set or SetUint64 fails, hangs, or would lower a term. A write that was abandoned while it hung could overwrite a newer
-// vote later. Reads are not guarded.
+// StableStore is a raft.StableStore that ends the process when Set or SetUint64 fails, hangs, or would lower a term. It does not give up a write that
+// hangs: such a write could overwrite a newer vote later. Reads are not guarded.
 type StableStore struct {
 	raft.StableStore
 	guard Guard
-	terms sync.Mutex
+	terms sync.Mutex // held while SetUint64 compares and writes
 }
 
 // NewStableStore returns a stable store whose calls are guarded.

@@ -12,12 +12,12 @@ import (
 	"holdfast/internal/durable"
 )
 
-// Stores is where a member keeps what must survive.
+// Stores are the stores of what a member must not lose at a restart.
 type Stores struct {
 	Log       raft.LogStore
 	Stable    raft.StableStore
 	Snapshots raft.SnapshotStore
-	// Offered keeps the settings that this node offered last.
+	// Offered stores which settings this node last offered to the cluster (package offer).
 	Offered OfferStore
 	Close   func() error
 }
@@ -36,8 +36,8 @@ func (s *Stores) HasState() (bool, error) {
 	return has, nil
 }
 
-// ResetInterruptedBootstrap removes the term that an interrupted bootstrap has left, because raft.BootstrapCluster refuses stores that have a term. It
-// changes no other stores.
+// ResetInterruptedBootstrap removes the term that an interrupted bootstrap has left, because raft.BootstrapCluster refuses stores that have a term. Without
+// an interrupted bootstrap it changes nothing.
 func (s *Stores) ResetInterruptedBootstrap() error {
 	interrupted, err := s.bootstrapInterrupted()
 	if err == nil && interrupted {
@@ -49,8 +49,8 @@ func (s *Stores) ResetInterruptedBootstrap() error {
 	return nil
 }
 
-// bootstrapInterrupted reports whether the process ended within raft.BootstrapCluster, which writes the term before the first log entry. No other node can
-// be the reason for this term: the first election of a bootstrapped cluster is in a later one.
+// bootstrapInterrupted reports whether the process ended within raft.BootstrapCluster, which writes the term before the first log entry. The term cannot be
+// from an election: the first election of a bootstrapped cluster is in a later term.
 func (s *Stores) bootstrapInterrupted() (bool, error) {
 	const bootstrapTerm = 1
 	term, err := s.Stable.GetUint64([]byte(keyCurrentTerm))
@@ -81,11 +81,11 @@ func (s *Stores) LastEntry() (term, index uint64, err error) {
 	return last.term, last.index, nil
 }
 
-// OfferStore keeps the settings that a node offered last. It is used by one goroutine at a time.
+// OfferStore stores which settings a node last offered to the cluster: a fingerprint of them (package offer). It is used by one goroutine at a time.
 type OfferStore interface {
 	// Load returns what was saved last, and nil if nothing was.
 	Load() ([]byte, error)
-	// Save replaces it. When it returns nil, the data is on the disk.
+	// Save replaces what was saved before. When it returns nil, the data is on the disk.
 	Save([]byte) error
 }
 
@@ -105,7 +105,7 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if kind.other().exists(dataDir) {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), ErrOtherStore)
 	}
-	if !kind.exists(dataDir) { // before there is a log: a crash must not leave the mark of another one beside it
+	if !kind.exists(dataDir) { // before the log is created: after a crash the end mark of an earlier log must not be beside the new one
 		if err := removeMark(dataDir); err != nil {
 			return Stores{}, fmt.Errorf("open stores: %w", err)
 		}

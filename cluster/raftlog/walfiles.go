@@ -25,12 +25,12 @@ const segmentSize = 64 << 20
 const appendLimit = 1 << 20
 
 const (
-	segmentSuffix  = ".wal"      // of the name of a segment
-	unlistedSuffix = ".unlisted" // is appended to the name of a segment that the metadata does not list
+	segmentSuffix  = ".wal"      // end of a segment's file name
+	unlistedSuffix = ".unlisted" // appended to the file name of a segment that the metadata does not list
 )
 
-// trimSealed truncates sealed segments to the size that they use. raft-wal seals the newest segment when the end of the log is deleted, however little it
-// holds, and does not truncate it. Without trimSealed each such deletion would take segmentSize bytes until the next compaction.
+// trimSealed truncates sealed segments to the size that they use. When the end of the log is deleted, raft-wal seals the newest segment, even if it is
+// nearly empty, and does not truncate it. Without trimSealed each such deletion would take segmentSize bytes of the disk until the next compaction.
 func trimSealed(path string, meta *metadb.BoltMetaDB) error {
 	state, err := meta.Load(path)
 	if err != nil {
@@ -135,8 +135,8 @@ func renameUnlisted(path string, meta *metadb.BoltMetaDB) (renamed []string, err
 	return renamed, err
 }
 
-// removeUnlisted removes the segments that were renamed when the WAL was opened. It is called only if the end mark has confirmed the log at this start. Those of
-// a start without a mark stay, because the next mark is written from what that start found.
+// removeUnlisted removes the segments that were renamed when the WAL was opened. It is called only if the end mark confirmed the log (markedLog.confirmed).
+// After a start without a mark the segments stay: the new mark is written from the log as it was found, and cannot show that entries are missing.
 func (w *walStore) removeUnlisted() (err error) {
 	for _, name := range w.unlisted {
 		err = errors.Join(err, os.Remove(name))

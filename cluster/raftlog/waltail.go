@@ -14,14 +14,14 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// frameHeaderSize is the size in bytes of the header of a frame in a segment: an entry, a commit, or the index that seals it. IndexStart points behind the
-// header of the index. Frames begin at multiples of it.
+// frameHeaderSize is the size in bytes of a frame's header. Frames begin at multiples of it. A frame in a segment is an entry, a commit, or the index that
+// seals the segment. IndexStart is the offset of the first byte after the header of the index.
 const frameHeaderSize = 8
 
-// mendWAL makes a WAL writable again that raft-wal v0.4.2 opens, and then refuses to append to (types.ErrSealed). Its newest segment has an index,
-// so it is sealed, and the metadata does not say so. There are two causes. Each needs a crash at the end of a segment:
+// mendWAL makes a WAL writable again that raft-wal v0.4.2 opens, and then refuses to append to (types.ErrSealed). The newest segment of such a WAL has an
+// index, so it is sealed, but the metadata does not say so. There are two causes. Each needs a crash at the end of a segment:
 //
-//   - The segment was sealed, and the crash came before the metadata was written. mendWAL writes it, as raft-wal would have.
+//   - The segment was sealed, and the crash came before the metadata was written. mendWAL writes the metadata, as raft-wal would have.
 //   - The write that was to seal the segment was torn, so raft-wal ignores its entries, but not its index. Or a
 //     truncation of the end wrote an index and a commit alone (ForceSeal), and the crash came before the metadata was written. mendWAL erases the
 //     index.
@@ -54,7 +54,7 @@ func mendNewestSegment(path string, meta *metadb.BoltMetaDB) error {
 	if err != nil {
 		return err
 	}
-	if last == before {
+	if last == before { // raft-wal finds no entry that was written with the index
 		return eraseIndex(filepath.Join(path, segment.FileName(*newest)), indexStart)
 	}
 	newest.SealTime, newest.MaxIndex, newest.IndexStart = time.Now(), last, indexStart
@@ -66,8 +66,8 @@ func mendNewestSegment(path string, meta *metadb.BoltMetaDB) error {
 	return meta.CommitState(state)
 }
 
-// endOfSegment returns the last entry that raft-wal finds in a segment that is not sealed, and where its index begins, 0 without one. If
-// ignoredIndex is not 0, it ignores the index that begins there and what was written with it.
+// endOfSegment returns the log index of the last entry that raft-wal finds in an unsealed segment. indexStart is the offset of the segment's index, 0 if it
+// has none. If ignoredIndex is not 0, endOfSegment ignores the index at that offset and what was written with it.
 func endOfSegment(path string, info types.SegmentInfo, ignoredIndex uint64) (last, indexStart uint64, err error) {
 	tail, err := segment.NewFiler(path, maskedFiles{walfs.New(), ignoredIndex}).RecoverTail(info)
 	if err != nil {
@@ -77,7 +77,7 @@ func endOfSegment(path string, info types.SegmentInfo, ignoredIndex uint64) (las
 	return tail.LastIndex(), indexStart, errors.Join(err, tail.Close())
 }
 
-// eraseIndex erases the header of an index. What follows it is ignored then.
+// eraseIndex erases the header of an index. After that raft-wal ignores what follows the header.
 func eraseIndex(path string, indexStart uint64) error {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -90,7 +90,7 @@ func eraseIndex(path string, indexStart uint64) error {
 	return errors.Join(err, file.Close())
 }
 
-// maskedFiles shows files without the header of an index, unless indexStart is 0.
+// maskedFiles is a file system in whose files the header of the index at indexStart reads as zeros. If indexStart is 0, nothing is masked.
 type maskedFiles struct {
 	types.VFS
 	indexStart uint64
@@ -107,7 +107,7 @@ func (f maskedFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
 
 type maskedFile struct {
 	types.WritableFile
-	header int64
+	header int64 // offset of the masked header
 }
 
 // ReadAt implements io.ReaderAt.

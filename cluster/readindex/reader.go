@@ -24,7 +24,7 @@ type Environment struct {
 	// LastCommand returns the index of the last command up to commit. If there is no command after applied, it may return any index up to applied. No-ops and configurations
 	// do not change the applied index, so a read waits for the last command and not for commit.
 	LastCommand func(commit, applied uint64) uint64
-	// State returns the state's status, and a channel that is closed when it changes.
+	// State returns the state's status, and a channel that is closed when the state changes next.
 	State func() (fsm.Status, <-chan struct{})
 	// View runs a function with the state read-locked.
 	View func(func(*fsm.Machine))

@@ -2,12 +2,12 @@ package replica
 
 import "sync"
 
-// byteCount counts the bytes of applied entries that are in no snapshot yet. It counts applied and not stored entries: a snapshot that is captured while a
-// start replays the log must not count as covering the entries that are not applied yet. It is safe for concurrent use.
+// byteCount counts the bytes of applied entries that are in no snapshot yet. Entries that are stored and not applied yet do not count: a snapshot that is
+// captured while a start replays the log does not cover them. It is safe for concurrent use.
 type byteCount struct {
 	mu    sync.Mutex
-	total int64 // of all entries applied since the start
-	saved int64 // the total when the newest snapshot was captured
+	total int64 // bytes of all entries applied since the start
+	saved int64 // the total when the newest written snapshot was captured
 }
 
 // applied adds the bytes of an entry.
@@ -17,7 +17,7 @@ func (c *byteCount) applied(bytes int) {
 	c.total += int64(bytes)
 }
 
-// captured is called when a snapshot is captured. The function that it returns is called when that snapshot is written.
+// captured returns a function for a snapshot that is captured now. The caller calls it when that snapshot is written.
 func (c *byteCount) captured() (written func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,7 +18,7 @@ type pacedWriter struct {
 	w     io.Writer
 	now   func() time.Duration // a clock that never goes back
 	pause func(time.Duration)
-	began time.Duration // when it began to work, after its last rest
+	began time.Duration // when the current work began: at the start, or after the last pause
 }
 
 func (p *pacedWriter) Write(data []byte) (int, error) {

@@ -22,8 +22,8 @@ type Environment struct {
 	Restored func(status fsm.Status)
 	// ObserveApply is called after each entry, with the state locked. It gets the time to apply the entry, the wait for the lock and Applied included.
 	ObserveApply func(outcome *fsm.EntryOutcome, took time.Duration)
-	// WallAdvanced is called when the wall clock in the log goes forward, or a snapshot with one is restored: milliseconds since the Unix epoch.
-	// The state is locked.
+	// WallAdvanced is called with the state's cluster clock (Status.Wall) when an entry has moved it forward, or when a restored snapshot has one:
+	// milliseconds since the Unix epoch. The state is locked.
 	WallAdvanced func(wall int64)
 	// Monotonic is a clock that never goes back: the time since any fixed moment.
 	Monotonic func() time.Duration
@@ -40,7 +40,7 @@ type Replica struct {
 
 	mu      sync.RWMutex
 	machine *fsm.Machine
-	wall    int64         // the state's, after the last entry or the restore
+	wall    int64         // cluster clock of the state after the last entry or restore
 	changed chan struct{} // closed and replaced after each entry and each restore
 
 	hashes hashes
@@ -116,14 +116,14 @@ func (r *Replica) Status() (status fsm.Status) {
 	return status
 }
 
-// StatusAndChange returns the status, and a channel that is closed when it changes.
+// StatusAndChange returns the status, and a channel that is closed when the state changes next.
 func (r *Replica) StatusAndChange() (fsm.Status, <-chan struct{}) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.machine.Status(), r.changed
 }
 
-// Snapshot implements raft.FSM. It runs on the goroutine that applies, and captures the state; writing comes later.
+// Snapshot implements raft.FSM. It runs on the goroutine that applies entries, and only captures the state. Persist writes it later.
 func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	if r.halted.Load() {
 		return nil, ErrHalted
@@ -147,8 +147,8 @@ func (r *Replica) BytesSinceSnapshot() int64 { return r.bytes.sinceSnapshot() }
 // Halt makes the replica refuse all further entries, and take no more snapshots.
 func (r *Replica) Halt() { r.halted.Store(true) }
 
-// Hash returns the state's hash as it was after the command at an index. The hashes among at least the last 16,384 entries are known, but not those of no-ops,
-// configurations and entries that a snapshot replaced.
+// Hash returns the state's hash as it was after the entry at an index. The hashes after at least the last 16,384 entries are known, but not those of
+// no-ops, configurations and entries that a snapshot replaced.
 func (r *Replica) Hash(index uint64) (hash uint64, known bool) { return r.hashes.at(index) }
 
 // Restore implements raft.FSM.

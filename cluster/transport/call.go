@@ -15,7 +15,7 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// callEnvironment has what calls use of the transport.
+// callEnvironment is the part of the Transport that calls use.
 type callEnvironment struct {
 	dial     func(id raft.ServerID, address string) (net.Conn, error)
 	start    func(work func()) // runs work in a goroutine that Transport.Close waits for
@@ -24,12 +24,12 @@ type callEnvironment struct {
 	onSilent func(member raft.ServerAddress)
 }
 
-// callClients are the connections for calls, one to each member.
+// callClients are the clients for calls, one for each member.
 type callClients struct {
 	env callEnvironment
 
 	mu     sync.Mutex
-	byPeer map[raft.ServerAddress]*callClient
+	byPeer map[raft.ServerAddress]*callClient // by id@address (joinTarget)
 	closed bool
 }
 
@@ -91,13 +91,13 @@ type callClient struct {
 	env     *callEnvironment
 	id      raft.ServerID
 	address string
-	calls   int // under way; guarded by callClients.mu
+	calls   int // number of calls under way; guarded by callClients.mu
 
 	mu         sync.Mutex
 	current    *connection
 	dialing    chan struct{} // closed when the attempt under way has ended; nil when there is none
-	dialErr    error         // of the last attempt
-	retryAt    time.Time     // no attempt is made before
+	dialErr    error         // error of the last attempt
+	retryAt    time.Time     // no attempt starts before this time
 	retryDelay time.Duration
 	closed     bool
 }
@@ -111,14 +111,14 @@ const (
 // connection is one connection with the calls that wait for answers.
 type connection struct {
 	conn    net.Conn
-	writing chan struct{} // a mutex for frames whose lock takes a context: it is full while the lock is held
+	writing chan struct{} // lock for writing a frame; full while it is held. It is a channel, so that waiting for it ends with a context
 
 	mu           sync.Mutex
-	lastID       uint64 // of a call
+	lastID       uint64 // number of the last call
 	waiting      map[uint64]chan answer
-	lastReceived time.Time // when the last bytes arrived: a large answer takes long on a slow link
-	silentSince  time.Time // send time of the call that was given up first since the last bytes arrived
-	endErr       error     // why it ended
+	lastReceived time.Time // when the last bytes arrived, also those of an unfinished answer
+	silentSince  time.Time // send time of the first call that was given up since the last bytes arrived
+	endErr       error     // why the connection ended; nil while it is open
 }
 
 type answer struct {
@@ -248,11 +248,12 @@ func (c *callClient) call(ctx context.Context, method peer.Method, request []byt
 // errSilent says that nothing arrived on a connection for too long.
 var errSilent = errors.New("nothing arrived from the member in time")
 
-// minWriteTime is the least time that a write of a frame has, even if the call's deadline is sooner: a frame that is written in part ends the connection for all
-// calls.
+// minWriteTime is the minimum time limit for writing a frame, even if the call's deadline is sooner: a frame that is written in part ends the connection for
+// all calls.
 const minWriteTime = 100 * time.Millisecond
 
-// send writes a request. Its error wraps that of the context if nothing was written because the context ended.
+// send writes a request. It returns the number of the call and the channel for its answer. The error wraps that of the context if nothing was written
+// because the context ended.
 func (c *connection) send(ctx context.Context, method peer.Method, request []byte) (uint64, <-chan answer, error) {
 	select {
 	case c.writing <- struct{}{}:
@@ -286,8 +287,8 @@ func (c *connection) send(ctx context.Context, method peer.Method, request []byt
 // minPatience is the lower bound of Config.Patience.
 const minPatience = 900 * time.Millisecond
 
-// forget removes a call whose context has ended. It reports whether to close the connection: nothing has arrived since silentSince, which is more than patience
-// ago.
+// forget removes a call whose context has ended. It reports whether the connection is silent and must be closed: silentSince is more than patience ago, and
+// nothing has arrived since then.
 func (c *connection) forget(number uint64, sentAt time.Time, patience time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"holdfast/internal/ordered"
 )
 
-// conns are the open connections of one direction, so that they can be ended. All methods are safe for concurrent use.
+// conns is a set of open connections, all accepted or all dialled, through which they can be closed. All methods are safe for concurrent use.
 type conns[T interface {
 	comparable
 	net.Conn
@@ -18,7 +18,7 @@ type conns[T interface {
 	closed bool
 }
 
-// add notes an open connection. It returns net.ErrClosed, and notes nothing, after closeAll.
+// add adds an open connection. After closeAll it adds nothing and returns net.ErrClosed.
 func (c *conns[T]) add(conn T) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,17 +22,17 @@ const (
 	kindHTTP kind = "http"
 )
 
-// hello opens a connection. The names of its fields are part of the protocol between members.
+// hello is the caller's first message on a connection. The names of its fields are part of the protocol between members.
 type hello struct {
 	Protocol int           `json:"protocol"`
 	Cluster  string        `json:"cluster"`
 	Kind     kind          `json:"kind"`
-	To       raft.ServerID `json:"to,omitempty"` // empty for any node at the address: calls only, and the caller counts as no member
+	To       raft.ServerID `json:"to,omitempty"` // empty means any node at the address: only for calls, and the caller then counts as no member
 	From     raft.ServerID `json:"from"`
-	Address  string        `json:"address"` // under which the caller is reached
+	Address  string        `json:"address"` // host:port at which the caller is reached
 }
 
-// welcome answers a hello.
+// welcome is the listener's answer to a hello.
 type welcome struct {
 	ID     raft.ServerID `json:"id"`
 	Refuse refusal       `json:"refuse,omitempty"`
@@ -49,7 +49,7 @@ const (
 	refuseMember      refusal = "member"
 )
 
-// protocolVersion is that of the handshake and of the frames behind it.
+// protocolVersion is the version of the handshake and of the frames that follow it.
 const protocolVersion = 1
 
 // Errors of refused connections. Each wraps peer.ErrUnreachable: nothing was sent.
@@ -78,7 +78,7 @@ func (r refusal) err() error {
 	}
 }
 
-// maxHello bounds what is read before the other side is known.
+// maxHello is the maximum size of a hello or a welcome in bytes. It limits what is read before the other side is known.
 const maxHello = 4096
 
 var errHello = errors.New("malformed handshake")
@@ -114,7 +114,8 @@ func readMessage(r io.Reader, message any) error {
 	return nil
 }
 
-// greet sends the hello and reads the answer. It returns the listener's id. The error wraps peer.ErrRejected if the named member itself refuses the connection.
+// greet sends the hello and reads the answer. It returns the listener's id. The error wraps peer.ErrRejected if the listener is the member named by to, and
+// refuses the connection.
 func (d *dialer) greet(conn net.Conn, k kind, to raft.ServerID) (raft.ServerID, error) {
 	ours := hello{
 		Protocol: protocolVersion, Cluster: d.config.Cluster, Kind: k, To: to, From: d.config.ID, Address: d.config.Advertise,

@@ -6,9 +6,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// pipeline wraps raft's own pipeline with a buffer for answers. In raft v1.7.3 the reader of answers stops at a refusal, and the sender may send again
-// before it notices. Raft's own pipeline has no room for those answers. A later AppendEntries would then block for ever, and with it the replication to
-// this follower and raft's Shutdown.
+// pipeline wraps raft's own pipeline with a buffer for answers. In raft v1.7.3 the reader of answers stops at a refusal. The sender may send more before it
+// notices that, and raft's own pipeline has no room for the answers. A later AppendEntries would then block for ever, and with it the replication to this
+// follower and raft's Shutdown.
 type pipeline struct {
 	raft.AppendPipeline
 	answers chan raft.AppendFuture
@@ -17,8 +17,8 @@ type pipeline struct {
 	passing sync.WaitGroup
 }
 
-// maxUnread bounds the answers that raft has not read. After its reader has stopped, raft notices that with a probability of one half at each send. From
-// maxUnread/2 unread answers on, a send fails. The other half is room for answers to messages in flight.
+// maxUnread bounds the answers that raft has not read. After raft's reader has stopped, each further send still happens with a probability of one half: Go's
+// select picks at random. From maxUnread/2 unread answers on, a send fails. The other half is room for answers to messages in flight.
 const maxUnread = 64
 
 func newPipeline(inner raft.AppendPipeline) *pipeline {
@@ -27,6 +27,7 @@ func newPipeline(inner raft.AppendPipeline) *pipeline {
 	return p
 }
 
+// pass moves answers from raft's own pipeline to the buffer until the pipeline is closed.
 func (p *pipeline) pass() {
 	for {
 		select {

@@ -78,7 +78,7 @@ func (o *raftConn) Close() error {
 	return o.Conn.Close()
 }
 
-// Addr implements net.Listener: raft takes it for this member's own address.
+// Addr implements net.Listener. It returns the advertised address, because raft uses it as this member's own address.
 func (l streamLayer) Addr() net.Addr { return advertised(l.advertise) }
 
 type advertised string
@@ -118,7 +118,7 @@ func stale(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// Abort ends what raft may be waiting for.
+// Abort is Transport.Abort: it closes the connections on which raft may be waiting.
 func (r *raftTransport) Abort() { r.abort() }
 
 // Close implements raft.WithClose.

@@ -15,7 +15,7 @@ const stallTime = 10 * time.Second
 type requestConn struct {
 	net.Conn
 	stall   time.Duration
-	begun   bool // bytes of a request have arrived
+	begun   bool // bytes of a request have arrived, and its response is not written yet
 	limited bool // a read deadline is set
 }
 

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long the other machine may leave data unacknowledged. After a partition a connection would otherwise sleep on in ever
-// longer retransmission timeouts. The same limit holds for a receiver that takes nothing, so it has to be longer where a slow
-// disk is behind it.
+// The limits on how long sent data may stay unacknowledged (TCP_USER_TIMEOUT). Without a limit, a connection would still wait
+// in long retransmission timeouts after a partition has healed. A receiver that reads nothing also reaches the limit. So the
+// limit is longer for connections whose receiver may wait for a slow disk.
 const (
 	unacknowledgedCall = 3 * time.Second
 	unacknowledgedBulk = time.Minute

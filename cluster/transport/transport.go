@@ -29,8 +29,8 @@ type Config struct {
 	Network Network
 	// Timeout bounds a connection attempt with its handshake.
 	Timeout time.Duration
-	// Patience is how long nothing may arrive from a member while calls wait. When the deadline of a call passes after that, the silent connections to the
-	// member are closed. Less than 0.9 s counts as 0.9 s.
+	// Patience is how long a member may be silent while calls to it wait. When a call's deadline passes after a longer silence, the silent connections to the
+	// member are closed. A value below 0.9 s counts as 0.9 s.
 	Patience time.Duration
 	Log      *slog.Logger
 }
@@ -71,14 +71,14 @@ type Transport struct {
 	calls    callClients
 
 	stop    context.CancelFunc
-	ctx     context.Context //nolint:containedctx // ends what the transport's own goroutines do
+	ctx     context.Context //nolint:containedctx // canceled by stop; ends the transport's own goroutines
 	workers sync.WaitGroup
 	closing sync.Once
 
-	admitting chan struct{} // one for each connection whose handshake is under way
-	stallTime time.Duration // stall of each requestConn
+	admitting chan struct{} // semaphore: has an element for each connection whose handshake is under way
+	stallTime time.Duration // see requestConn.stall
 	accepted  conns[*acceptedConn]
-	outbound  conns[*raftConn] // of raft
+	outbound  conns[*raftConn] // connections that raft has dialled
 }
 
 // maxAdmitting bounds the handshakes that are under way at once.
@@ -119,7 +119,7 @@ func Listen(config Config) (*Transport, error) {
 // Address returns where the transport listens.
 func (t *Transport) Address() string { return t.listener.Addr().String() }
 
-// Serve begins to admit connections, whose calls the handler answers. A later call replaces the handler.
+// Serve starts to admit connections. The handler answers the calls that arrive on them. A later Serve replaces the handler.
 func (t *Transport) Serve(handler Handler) {
 	if t.handler.Swap(&handlerBox{handler}) == nil {
 		t.workers.Go(t.accept)
@@ -166,8 +166,8 @@ func (t *Transport) accept() {
 	}
 }
 
-// Abort closes the connections that raft has dialled and all accepted ones. After it none is accepted, and none is dialled for raft or for calls. Raft's
-// shutdown then does not wait for a member that hangs.
+// Abort closes the connections that raft has dialled and all accepted ones. After that no connection is accepted, and none is dialled for raft or for
+// calls. So raft's shutdown does not wait for a member that hangs.
 func (t *Transport) Abort() {
 	t.stop()
 	t.outbound.closeAll()
@@ -208,12 +208,12 @@ func (t *Transport) serve(accepted net.Conn) {
 	}
 }
 
-// standing asks the present handler: it may be exchanged while a handshake is under way.
+// standing asks the current handler. Serve may replace the handler while a handshake is under way.
 func (t *Transport) standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	return t.handler.Load().Standing(id)
 }
 
-// acceptedConn is an accepted connection that Close of the Transport ends, whichever goroutine has it by then.
+// acceptedConn is an accepted connection. It is in Transport.accepted until it is closed, so Abort can close it, whichever goroutine uses it.
 type acceptedConn struct {
 	net.Conn
 	closed func(*acceptedConn)
@@ -240,7 +240,7 @@ func (t *Transport) HTTP() net.Listener { return t.http }
 // Raft returns raft's transport. Closing that closes the whole Transport. It is called once.
 func (t *Transport) Raft() raft.Transport {
 	const (
-		ioTimeout    = 10 * time.Second // of a message of up to some MiB
+		ioTimeout    = 10 * time.Second // for one message, of up to some MiB
 		timeoutScale = 8 << 20          // bytes: a snapshot may take ioTimeout for each timeoutScale of its size
 	)
 	layer := streamLayer{

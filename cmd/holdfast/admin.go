@@ -52,7 +52,7 @@ func (a *administration) addAddress(command *cobra.Command) {
 	flags.DurationVar(&a.timeout, "timeout", a.timeout, "how long to wait for an answer")
 }
 
-// addYes adds the confirmation of what is dangerous.
+// addYes adds the flag --yes, which confirms a dangerous command.
 func (a *administration) addYes(command *cobra.Command) {
 	command.Flags().BoolVar(&a.yes, "yes", false, "really do it")
 }
@@ -88,7 +88,7 @@ func (a *administration) checkFlags() error {
 	return nil
 }
 
-// request calls the admin API and passes the body of the answer to use. --timeout bounds all of it, use included.
+// request calls the admin API and passes the body of the answer to the function use. --timeout bounds both together.
 func (a *administration) request(ctx context.Context, method, path string, body io.Reader, use func(io.Reader) error) error {
 	if err := a.checkFlags(); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 		switch {
 		case changes && connected.Load():
 			return &codeError{exitUnknown, "the outcome is unknown: " + err.Error()}
-		case changes: // nothing was sent: %v hides a timeout, for which exitCode returns exitUnknown
+		case changes: // nothing was sent: %v hides a timeout, for which exitCode would return exitUnknown
 			return fmt.Errorf("%w: %v", errUnavailable, err)
 		default:
 			return fmt.Errorf("%w: %w", errUnavailable, err)
@@ -128,7 +128,7 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	return use(response.Body)
 }
 
-// errUnavailable says that nothing was changed, because no node answered, or none that leads. The request may be made again.
+// errUnavailable says that nothing was changed, because no node answered, or there is no leader. The request may be made again.
 var errUnavailable = errors.New("no answer")
 
 // unavailableError is an errUnavailable with the text of the node that answered.
@@ -137,13 +137,13 @@ type unavailableError struct{ text string }
 func (e *unavailableError) Error() string        { return e.text }
 func (e *unavailableError) Is(target error) bool { return target == errUnavailable }
 
-// failure turns an answer that is no success into an error. changes says that the request was to change something.
+// failure returns the error for an answer with a status other than 200. changes says that the request was meant to change something.
 func failure(response *http.Response, changes bool) error {
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096)) // as much as there is
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096)) // after an error: the part that was read
 	var told httpapi.Error
 	if json.Unmarshal(text, &told) != nil || told.Error == "" {
 		answer := fmt.Sprintf("%s: %s", response.Status, strings.TrimSpace(string(text)))
-		if changes && response.StatusCode >= http.StatusInternalServerError { // of a proxy, or cut: a node may have executed the request
+		if changes && response.StatusCode >= http.StatusInternalServerError { // the answer is a proxy's, or was cut: a node may have executed the request
 			return &codeError{exitUnknown, "the outcome is unknown: " + answer}
 		}
 		return errors.New(answer)
@@ -223,7 +223,7 @@ func printRows(out io.Writer, rows [][]any) error {
 // snapshot. A dangerous command has the flag --yes.
 func newAdmin(use, short, example string, arguments cobra.PositionalArgs, run func(*administration, *cobra.Command, []string) error, dangerous ...bool) *cobra.Command {
 	a := administration{timeout: time.Minute}
-	if strings.HasSuffix(use, " FILE") { // a snapshot takes as long as it takes
+	if strings.HasSuffix(use, " FILE") { // a large snapshot takes long
 		a.timeout = time.Hour
 	}
 	command := &cobra.Command{Use: use, Short: short, Example: "  " + example, Args: positional(arguments)}

@@ -35,7 +35,7 @@ type benchOptions struct {
 	histogram   string
 	quiet       bool
 
-	gets, sets int // the parts of ratio, set by validate
+	gets, sets int // the two numbers of ratio; validate sets them
 }
 
 func newBench() *cobra.Command {
@@ -134,7 +134,7 @@ type bench struct {
 	options *benchOptions
 	clients []*client.Client
 	value   []byte
-	digits  int // of the number in a key
+	digits  int // width of the number in a key
 }
 
 func (b *bench) close() {

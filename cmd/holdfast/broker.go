@@ -77,7 +77,7 @@ func (o *brokerOptions) run(command *cobra.Command) (err error) {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = health.Close(command.Context()) }() // it only answers probes
+		defer func() { _ = health.Close(command.Context()) }() // it only answers health checks
 	}
 	if _, err := fmt.Fprintf(command.OutOrStdout(), "The broker listens on mqtt://%s. Ctrl-C stops it.\n", broker.Address()); err != nil {
 		return err

@@ -50,7 +50,7 @@ func (c *connection) add(command *cobra.Command) {
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "log what happens on the connection")
 }
 
-// config returns what the flags say, or what is wrong with them.
+// config returns the client configuration that the flags give, or a usage error.
 func (c *connection) config() (config client.Config, err error) {
 	if c.output != "text" && c.output != "json" {
 		return config, usagef("--output is %q: must be text or json", c.output)
@@ -124,8 +124,8 @@ func readSecret(file string) ([]byte, error) {
 }
 
 // followSecret returns a function that reads the secret from the file at each call, so that it can be rotated. While the file cannot be read or is empty, as
-// it may be during a replacement, the function logs a warning and returns the previous secret. It is safe for concurrent use. The error is that of a first
-// read.
+// it may be during a replacement, the function logs a warning and returns the previous secret. It is safe for concurrent use. followSecret itself reads the
+// file once, and returns the error of that read.
 func followSecret(file string, log *slog.Logger) (func() []byte, error) {
 	var mu sync.Mutex
 	last, err := readSecret(file)

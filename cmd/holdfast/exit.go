@@ -25,7 +25,7 @@ const (
 const exitHelp = `
 Exit codes: 0 done, 1 not found or not applied, 2 usage, 3 error, 4 the outcome is unknown.`
 
-// codeError ends the program with a code of its own. Without a text nothing is printed.
+// codeError is an error with an exit code of its own. If text is empty, nothing is printed.
 type codeError struct {
 	code int
 	text string
@@ -33,7 +33,7 @@ type codeError struct {
 
 func (e *codeError) Error() string { return e.text }
 
-// exitCode returns the code for an error, and whether nothing is to be printed about it.
+// exitCode returns the exit code for an error. silent says that the error must not be printed.
 func exitCode(err error) (code int, silent bool) {
 	var own *codeError
 	var answered *client.ServerError
@@ -42,7 +42,7 @@ func exitCode(err error) (code int, silent bool) {
 		return exitDone, false
 	case errors.As(err, &own):
 		return own.code, own.text == ""
-	case errors.As(err, &answered): // before the next case: the store and cobra, whose errors have no type, have the same text for an unknown command
+	case errors.As(err, &answered): // before the next case: it knows cobra's error by its text, and the store's error for an unknown command has the same text
 		return exitError, false
 	case isUsage(err), errors.Is(err, settings.ErrInvalid), strings.HasPrefix(err.Error(), "unknown command"):
 		return exitUsage, false

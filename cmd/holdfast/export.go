@@ -65,7 +65,7 @@ func (e *exporting) write(ctx context.Context, to io.Writer) (err error) {
 	}
 	out := bufio.NewWriterSize(interruptibleWriter{ctx, to}, 1<<20)
 	defer func() {
-		if flushErr := out.Flush(); err == nil { // what was read is written also when the export fails
+		if flushErr := out.Flush(); err == nil { // the pages that were read are written, also when the export fails
 			err = flushErr
 		}
 	}()

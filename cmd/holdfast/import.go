@@ -43,9 +43,9 @@ may be, too, and are stored again then.` + "\n" + exitHelp,
 
 // The bounds of an import.
 const (
-	importWorkers = 64       // requests under way
-	maxLine       = 96 << 20 // bytes; a value of 8 MiB of control characters has 48 MiB as JSON
-	maxImportRead = 32 << 20 // bytes of the lines that are read and not stored; one line may have more
+	importWorkers = 64       // number of requests at a time
+	maxLine       = 96 << 20 // bytes of a line; a value of 8 MiB of control characters has 48 MiB as JSON
+	maxImportRead = 32 << 20 // total bytes of the lines that are read and not yet stored; a single line may have more
 )
 
 // importing is an import that is under way.
@@ -55,19 +55,19 @@ type importing struct {
 	from             int
 
 	mu      sync.Mutex
-	room    *sync.Cond
+	room    *sync.Cond   // bytes has become smaller
 	pending map[int]bool // numbers of the lines that are read and not stored
 	bytes   int          // total size of the lines that are read and whose attempt has not ended
 	next    int          // number of the line that is being read, or of the next one
 	counts  importCounts
-	err     error // the first; no further line is read
+	err     error // the first error; after it no further line is read
 	stopped bool  // a line could not be stored; no further line is stored
 }
 
 // importCounts is what an import prints with -o json.
 type importCounts struct {
 	Stored    int `json:"stored"`
-	Skipped   int `json:"skipped"`   // existed, with --if-absent
+	Skipped   int `json:"skipped"`   // with --if-absent: lines whose key exists
 	New       int `json:"new"`       // with --dry-run: lines whose key does not exist
 	Changed   int `json:"changed"`   // with --dry-run: lines whose key has another value
 	Unchanged int `json:"unchanged"` // with --dry-run: lines whose key has the same value
@@ -105,7 +105,7 @@ func (i *importing) run(command *cobra.Command, arguments []string) (err error) 
 	defer func() { _ = store.Close() }() // Close always returns nil
 	i.room = sync.NewCond(&i.mu)
 	last := i.store(command.Context(), store, in, size, newProgress(command.ErrOrStderr(), "lines"))
-	if i.err == nil && i.from > last+1 { // the next line after the last one is what an interrupted import may say
+	if i.err == nil && i.from > last+1 { // last+1 is valid: an interrupted import may have printed it
 		return usagef("--from is %d: there are %d lines", i.from, last)
 	}
 	if i.err != nil {
@@ -223,7 +223,7 @@ func (i *importing) mayStore() bool {
 	return !i.stopped
 }
 
-// resume returns the first line that is not known to be stored.
+// resume returns the number of the first line that is not known to be stored.
 func (i *importing) resume() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -201,7 +201,7 @@ func newWatchesDrop() *cobra.Command {
 				if !command.Flags().Changed(name) {
 					continue
 				}
-				if value == "" { // as of an unset variable: it must not end more watches than are meant
+				if value == "" { // as from an unset shell variable: ignoring the flag would end more watches than are meant
 					return usagef("--%s is empty", name)
 				}
 				query.Set(name, value)

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// interruptible calls a function that cannot be interrupted, such as a read. When the context ends, interruptible returns its cause at once, while the call
-// goes on in its own goroutine. Its result is then dropped.
+// interruptible calls a function that cannot be interrupted, such as a read. When the context ends, interruptible returns context.Cause at once. The call then
+// goes on in its own goroutine, and its result is dropped.
 func interruptible[T any](ctx context.Context, call func() (T, error)) (result T, err error) {
 	type outcome struct {
 		result T
@@ -28,8 +28,8 @@ func interruptible[T any](ctx context.Context, call func() (T, error)) (result T
 	}
 }
 
-// interruptibleWriter is a writer whose Write returns when the context ends. Such a write may still be going on and use the buffer: after an error from
-// Write, do not write again and do not change the buffer.
+// interruptibleWriter is a writer whose Write returns when the context ends. The write to the underlying writer may then still be going on and use the buffer:
+// after an error from Write, do not write again and do not change the buffer.
 type interruptibleWriter struct {
 	ctx context.Context
 	to  io.Writer
@@ -45,7 +45,7 @@ func stdout(command *cobra.Command) io.Writer {
 	return interruptibleWriter{command.Context(), command.OutOrStdout()}
 }
 
-// openFile opens a file, which waits for the other end if it is a pipe. The wait ends with the context.
+// openFile opens a file. Opening a named pipe waits for the other end; the wait ends with the context.
 func openFile(ctx context.Context, name string, flag int) (*os.File, error) {
 	return interruptible(ctx, func() (*os.File, error) { return os.OpenFile(name, flag, 0) })
 }

@@ -25,7 +25,7 @@ type keyResult struct {
 	Version     string  `json:"version,omitempty"`
 }
 
-// resultOf returns the result of a command on a key, with the key alone.
+// resultOf returns a keyResult that has only the key.
 func resultOf(key string) keyResult {
 	if !utf8.ValidString(key) {
 		return keyResult{KeyBase64: []byte(key)}
@@ -102,7 +102,7 @@ func newGet() *cobra.Command {
 	return command
 }
 
-// fence is the flag of a fencing token.
+// fence is the flag --fence, which has a fencing token.
 type fence struct{ text string }
 
 func (f *fence) add(command *cobra.Command) {
@@ -120,7 +120,7 @@ func (f *fence) options(command *cobra.Command) ([]client.Option, error) {
 	return []client.Option{client.Fence(token)}, nil
 }
 
-// ifVersion is the flag of a condition on the version.
+// ifVersion is the flag --if-version, a condition on the key's version.
 type ifVersion struct{ text string }
 
 func (v *ifVersion) add(flags *pflag.FlagSet) {
@@ -228,7 +228,7 @@ func newSet() *cobra.Command {
 	return command
 }
 
-// sameValue is the value of --nex when none is given. It is one word joiner, which help prints as nothing. So --nex cannot compare with that value.
+// sameValue is the value of --nex when none is given. It is the character word joiner, which is invisible in the help text. --nex cannot compare with it.
 const sameValue = "\u2060"
 
 func readValue(ctx context.Context, stdin io.Reader, arguments []string, file string) ([]byte, error) {

@@ -10,14 +10,14 @@ import (
 	"iter"
 )
 
-// lineOrError is a line without its end, or why there is none.
+// lineOrError is a line without its line end, or the error of reading it.
 type lineOrError struct {
 	line []byte
 	err  error
 }
 
-// readLines returns the lines with their numbers, from 1 on. An error comes in place of a line, and the caller must stop then. When the context ends, the
-// error is context.Cause of it. A read cannot be interrupted: one that is under way then goes on in its own goroutine.
+// readLines returns the lines with their numbers, from 1 on. After an error the caller must stop. When the context ends, the error is its context.Cause.
+// A read cannot be interrupted. A read that is under way when the context ends goes on in its own goroutine.
 func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, lineOrError] {
 	return func(yield func(int, lineOrError) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -41,7 +41,7 @@ func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, lineOrError] {
 			select {
 			case text, more := <-texts:
 				if !more {
-					if ctx.Err() != nil { // the reader has stopped because of that
+					if ctx.Err() != nil { // the reading goroutine has stopped because the context ended
 						yield(number, lineOrError{err: context.Cause(ctx)})
 					}
 					return
@@ -57,7 +57,7 @@ func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, lineOrError] {
 	}
 }
 
-// readLine returns the next line without its end, and io.EOF after the last one. A line of more than maxLine bytes is an error.
+// readLine returns the next line without its line end, and io.EOF after the last one. A line of more than maxLine bytes is an error.
 func readLine(lines *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := lines.ReadSlice('\n')

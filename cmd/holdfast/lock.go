@@ -112,7 +112,7 @@ func (c *connection) acquireLock(ctx context.Context, store *client.Client, name
 // lost already.
 func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, grace time.Duration) (int, error) {
 	select {
-	case <-lock.Lost(): // the answer came too late
+	case <-lock.Lost(): // the store's answer came after the time to live
 		return 0, &codeError{exitLockLost, "the lock was lost before the command was started"}
 	default:
 	}
@@ -122,12 +122,12 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 	defer func() { giveBack(child.Process) }()
 	child.SysProcAttr = attributes
 	child.Stdin, child.Stdout, child.Stderr = command.InOrStdin(), command.OutOrStdout(), command.ErrOrStderr()
-	signal.Ignore(syscall.SIGTSTP) // Ctrl-Z; the command inherits it
+	signal.Ignore(syscall.SIGTSTP) // Ctrl-Z; the command inherits that the signal is ignored
 	if err := child.Start(); err != nil {
 		return 0, &usageError{fmt.Errorf("run the command: %w", err)}
 	}
 	beforeSecondInterrupt(command.Context(), func() {
-		_ = syscall.Kill(-child.Process.Pid, syscall.SIGKILL) // it must not go on without the lock
+		_ = syscall.Kill(-child.Process.Pid, syscall.SIGKILL) // the command must not go on without the lock
 		giveBack(child.Process)
 	})
 	defer beforeSecondInterrupt(command.Context(), func() {})
@@ -166,7 +166,7 @@ func ownGroup(stdin io.Reader) (attributes *syscall.SysProcAttr, giveBack func(c
 		if err != nil || !isChild && !errors.Is(syscall.Kill(-foreground, 0), syscall.ESRCH) { // a shell has taken it meanwhile
 			return
 		}
-		signal.Ignore(syscall.SIGTTOU)                               // which a background group gets for the next call
+		signal.Ignore(syscall.SIGTTOU)                               // a background group would get SIGTTOU for the next call
 		_ = unix.IoctlSetPointerInt(terminal, unix.TIOCSPGRP, group) // without a terminal there is nothing to give back
 	}
 }
@@ -175,10 +175,10 @@ func ownGroup(stdin io.Reader) (attributes *syscall.SysProcAttr, giveBack func(c
 func terminate(child *exec.Cmd, exited <-chan error, grace time.Duration) error {
 	group := -child.Process.Pid
 	_ = syscall.Kill(group, syscall.SIGTERM) // it may have ended already
-	_ = syscall.Kill(group, syscall.SIGCONT) // a command that is stopped can clean up, too
+	_ = syscall.Kill(group, syscall.SIGCONT) // so that a suspended command receives the SIGTERM, too
 	select {
 	case err := <-exited:
-		_ = syscall.Kill(group, syscall.SIGKILL) // what it has left behind
+		_ = syscall.Kill(group, syscall.SIGKILL) // ends the processes that the command has left behind
 		return err
 	case <-time.After(grace):
 		_ = syscall.Kill(group, syscall.SIGKILL)
@@ -186,12 +186,13 @@ func terminate(child *exec.Cmd, exited <-chan error, grace time.Duration) error 
 	}
 }
 
-// endGroup ends the processes that are left in a process group, whose id is given with a minus, and waits for their end. SIGKILL follows after grace.
+// endGroup terminates the processes that are left in a process group, and waits until they have ended. After grace it sends SIGKILL. group is the negative of
+// the group's id, as kill(2) takes it.
 func endGroup(group int, grace time.Duration) {
-	if syscall.Kill(group, syscall.SIGTERM) != nil { // there is none
+	if syscall.Kill(group, syscall.SIGTERM) != nil { // the group has no process
 		return
 	}
-	_ = syscall.Kill(group, syscall.SIGCONT) // one that is stopped can clean up, too
+	_ = syscall.Kill(group, syscall.SIGCONT) // so that a suspended process receives the SIGTERM, too
 	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if syscall.Kill(group, 0) != nil {
 			return
@@ -200,7 +201,7 @@ func endGroup(group int, grace time.Duration) {
 	_ = syscall.Kill(group, syscall.SIGKILL)
 }
 
-// childCode returns the exit code of a command; as a shell does, 128 and the signal for one that a signal has ended.
+// childCode returns the exit code of a command. For a command that a signal has ended it is 128 plus the signal's number, as in a shell.
 func childCode(err error) (int, error) {
 	var exit *exec.ExitError
 	switch {

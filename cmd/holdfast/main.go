@@ -59,7 +59,7 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// positional returns a check of arguments whose errors are usage errors.
+// positional wraps a check of the arguments: its errors become usage errors.
 func positional(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(command *cobra.Command, arguments []string) error {
 		if err := check(command, arguments); err != nil {
@@ -75,7 +75,7 @@ type usageError struct{ err error }
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// group makes a command that only has subcommands refuse anything else.
+// group completes a command that only has subcommands: without one of these, the command returns a usage error.
 func group(command *cobra.Command) *cobra.Command {
 	command.Args = positional(cobra.NoArgs)
 	command.RunE = func(command *cobra.Command, _ []string) error {

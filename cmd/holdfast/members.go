@@ -69,8 +69,8 @@ func (a *administration) successor(ctx context.Context, leader string) (first st
 	}
 }
 
-// countSuccessors returns the first voter by name that can lead, how many can, and how many voters there are, each without the leader. A voter
-// can lead if it is healthy and connected to its broker.
+// countSuccessors returns the first voter by name that can lead, the number of voters that can lead, and the number of voters. It leaves the leader
+// out of all three. A voter can lead if it is healthy and connected to its broker.
 func countSuccessors(health *cluster.Health, leader string) (first string, able, voters int) {
 	for _, m := range health.Members {
 		if m.Member == leader || m.State != "voter" {
@@ -88,11 +88,11 @@ func countSuccessors(health *cluster.Health, leader string) (first string, able,
 	return first, able, voters
 }
 
-// keepOptions is what `keep-peers` is told.
+// keepOptions has the arguments of `keep-peers`, and what it has printed about them.
 type keepOptions struct {
 	ifAny   bool
 	names   []string
-	unknown []string // names that were reported as those of no member
+	unknown []string // the names for which a note was printed that they are no member's
 }
 
 func newKeepPeers() *cobra.Command {
@@ -131,7 +131,7 @@ func (a *administration) keepPeers(command *cobra.Command, k *keepOptions) error
 	return a.done(command.OutOrStdout(), "%s: no members any more", strings.Join(removed, ", "))
 }
 
-// removeOthers removes all members that are not to be kept, and tries again what does not work until the context ends.
+// removeOthers removes all members that are not named in k. It retries failures until the context ends.
 func (a *administration) removeOthers(ctx context.Context, k *keepOptions, notes io.Writer) (removed []string, err error) {
 	var last error
 	for {
@@ -144,7 +144,7 @@ func (a *administration) removeOthers(ctx context.Context, k *keepOptions, notes
 			return removed, nil
 		case isUsage(err):
 			return removed, err
-		case last == nil || ctx.Err() == nil || errors.As(err, &unknown): // else the end of the time has hidden the reason
+		case last == nil || ctx.Err() == nil || errors.As(err, &unknown): // otherwise err only says that the time is over
 			last = err
 		}
 		if pause(ctx, time.Second) != nil {
@@ -153,8 +153,8 @@ func (a *administration) removeOthers(ctx context.Context, k *keepOptions, notes
 	}
 }
 
-// removeOneOther removes one member that is not to be kept, and says whether there may be more. The members are listed anew each time: an
-// attempt whose outcome is unknown may have had its effect.
+// removeOneOther removes one member that is not named in k, and reports whether more may be left. It lists the members anew each time: an earlier
+// attempt whose outcome is unknown may have removed one.
 func (a *administration) removeOneOther(ctx context.Context, k *keepOptions, removed *[]string, notes io.Writer) (again bool, err error) {
 	var asked httpapi.Status
 	if err := a.get(ctx, "/v1/status", &asked); err != nil {
@@ -193,9 +193,9 @@ func (a *administration) removeOneOther(ctx context.Context, k *keepOptions, rem
 	return len(surplus) > 1, nil
 }
 
-// somebodyListens reports whether anybody listens at the admin address. It tries for a quarter of --timeout, because a process may just be
-// restarting. It then returns false if the connection is refused or the host name does not exist. Otherwise, as when the host does not
-// answer at all, it returns an error: nothing is known.
+// somebodyListens reports whether a process listens at the admin address. It tries for a quarter of --timeout, because a process may just be
+// restarting. Then it returns false if the connection was refused or the host name does not exist. For any other failure, such as a host that
+// does not answer at all, it returns an error: it is not known whether a process listens.
 func (a *administration) somebodyListens(ctx context.Context) (bool, error) {
 	address, err := a.parseAddress()
 	if err != nil {

@@ -70,7 +70,7 @@ func (a *administration) listMirrors(command *cobra.Command, _ []string) error {
 
 const blindBroker = "The broker does not send what it retains below some mirror, so that was published again: topics of keys that were deleted while no node led, or while the leader had no connection for mirrors, may stay."
 
-// mirrorState says in words how far the broker is in line.
+// mirrorState says in words whether the broker's retained messages are as in the state, and if not, why.
 func mirrorState(m *httpapi.Mirrors) string {
 	lag := (time.Duration(m.Lag) * time.Millisecond).Round(100 * time.Millisecond)
 	switch {
@@ -93,7 +93,7 @@ func mirrorState(m *httpapi.Mirrors) string {
 	}
 }
 
-// resyncMirrors begins a comparison and waits until it has ended and the broker is in line.
+// resyncMirrors makes the leader compare the broker's retained messages with the state, and waits until they are in sync (httpapi.Mirrors.InSync).
 func (a *administration) resyncMirrors(ctx context.Context) (m httpapi.Mirrors, err error) {
 	const poll = 200 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
@@ -126,7 +126,7 @@ func (a *administration) printComparison(command *cobra.Command, m httpapi.Mirro
 	return a.done(command.OutOrStdout(), "%d keys have a mirror. %d retained messages were missing and %d were not as in the state; they are now.%s", m.Keys, m.Missing, m.Stale, unshown(&m))
 }
 
-// unshown says how many keys cannot be shown, as a sentence behind another one.
+// unshown returns a sentence about the keys that no valid topic can show, to append to another sentence. It is empty if there are none.
 func unshown(m *httpapi.Mirrors) string {
 	if m.Unshown == 0 {
 		return ""

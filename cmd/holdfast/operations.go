@@ -46,7 +46,7 @@ func readOperations(ctx context.Context, in io.Reader, fenced []client.Option) (
 	return operations, checkKeys(operations)
 }
 
-// checkKeys returns an error if two operations write the same key, or one reads what another writes: the store would only call that a syntax error.
+// checkKeys returns an error if two operations write the same key, or one reads a key that another writes. The store would report that only as a syntax error.
 func checkKeys(operations []operation) error {
 	verbs := make(map[string][]string) // by key
 	for _, o := range operations {
@@ -129,7 +129,7 @@ func valueOrFile(word string) ([]byte, error) {
 
 var errQuote = errors.New("a quotation mark is not closed")
 
-// splitWords returns the words of a line, without a comment.
+// splitWords returns the words of a line up to a comment.
 func splitWords(line string) (words []string, err error) {
 	var word strings.Builder
 	begun := false

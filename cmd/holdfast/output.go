@@ -17,15 +17,15 @@ type output struct {
 	stream func(io.Writer) error
 }
 
-// write writes the output under a name. A temporary file in the same folder is renamed to it, so that a file with the name is complete. A
-// symbolic link is followed. A pipe or a device gets the stream: renaming would replace it.
+// write writes the output to the file of a name. It writes a temporary file in the same folder and renames it, so that the file of the name is always
+// complete. It follows a symbolic link. For a pipe or a device it calls stream, because renaming would replace these.
 func (o *output) write(ctx context.Context, name string) error {
 	info, err := os.Stat(name)
 	switch {
 	case err == nil && info.IsDir():
 		return usagef("%s is a folder", name)
 	case err == nil && isStdout(info):
-		return o.stream(os.Stdout) // not opened again: it shares its offset with other commands
+		return o.stream(os.Stdout) // not opened again: the open file shares its offset with other commands
 	case err == nil && !info.Mode().IsRegular():
 		return o.writeStream(ctx, name)
 	}

@@ -11,13 +11,13 @@ import (
 
 // progress shows how far a command is on a terminal, and nothing elsewhere. It is safe for concurrent use.
 type progress struct {
-	out   io.Writer // nil shows nothing
+	out   io.Writer // the terminal; nil if there is none
 	what  string    // what is counted, such as "keys"
 	began time.Time
 
 	mu    sync.Mutex
-	shown time.Time
-	wide  int // the longest line so far
+	shown time.Time // when the last line was shown
+	wide  int       // length of the longest line so far
 }
 
 // newProgress returns a progress that is shown on file, if that is a terminal. what names the things that it counts.
@@ -31,8 +31,8 @@ func newProgress(file io.Writer, what string) *progress {
 	return p
 }
 
-// show shows how many are done, and a bar for share, which is from 0 to 1. A negative share is unknown and has no bar. Calls within 500 ms of the last line
-// are ignored.
+// show shows how many things are done, and a bar for share, the part of the whole from 0 to 1. A negative share means unknown: no bar is shown. A call within
+// 500 ms of the last shown line does nothing.
 func (p *progress) show(done int64, share float64) {
 	const interval = 500 * time.Millisecond
 	p.mu.Lock()
@@ -52,7 +52,7 @@ func (p *progress) show(done int64, share float64) {
 	_, _ = fmt.Fprintf(p.out, "\r%-*s", p.wide, text) // a terminal that is gone shows nothing
 }
 
-// end takes the line away.
+// end removes the line from the terminal.
 func (p *progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

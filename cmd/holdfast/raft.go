@@ -133,7 +133,7 @@ func showAutopilot(a *administration, command *cobra.Command, _ []string) error 
 			state += " (kept)"
 		}
 		contact := m.LastContact
-		if m.Version == 0 { // it did not answer the last poll: what it said before would look as if it were up
+		if m.Version == 0 { // it did not answer the last poll: LastContact of an earlier answer would make it look alive
 			contact = "-"
 		}
 		rows = append(rows, []any{m.Member, state, m.Healthy, m.StableSince.Format(time.RFC3339), contact, m.LastIndex, m.Version, m.BrokerConnected})

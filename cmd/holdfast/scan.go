@@ -52,7 +52,7 @@ func newScan() *cobra.Command {
 	return command
 }
 
-// checkPattern returns a usage error that says what is wrong with a pattern: the store would only call that a syntax error.
+// checkPattern returns a usage error that says what is wrong with a pattern. The store would report that only as a syntax error.
 func checkPattern(pattern string) error {
 	if _, err := glob.Compile(pattern); err != nil {
 		return usagef("pattern %q: %w", pattern, err)

@@ -84,7 +84,7 @@ func (f *settingFlags) load(command *cobra.Command, file string) (settings.Setti
 	return s, err
 }
 
-// newLog returns a log as the settings want it, with its level, which may be changed.
+// newLog returns a logger with the format and the level of the settings. The caller may change the level later through the returned LevelVar.
 func newLog(out io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
 	level := &slog.LevelVar{}
@@ -151,8 +151,8 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	return errors.Join(err, running.Close(ctx))
 }
 
-// closeServers stops all HTTP servers at the same time. It does not wait for long answers: the leadership transfer needs the
-// time.
+// closeServers stops all HTTP servers at the same time. It does not wait for answers that take long: the leadership transfer that
+// follows needs the time.
 func closeServers(servers []*httpapi.Server) error {
 	const patience = 100 * time.Millisecond
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -170,7 +170,7 @@ func closeServers(servers []*httpapi.Server) error {
 	return errors.Join(faults...)
 }
 
-// healthSource answers the health port, from before the node is started until it stops. Its methods are safe for concurrent use.
+// healthSource has the answers of the health port. It is used already before the node is started. Its methods are safe for concurrent use.
 type healthSource struct {
 	running atomic.Pointer[node.Node]
 	waiting func() string
@@ -269,7 +269,7 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	}, nil
 }
 
-// timingOf returns the times of the profile. A time that has its own setting overrides the profile's.
+// timingOf returns the timing of the profile (LAN or edge). Settings of single times override it.
 func timingOf(c *settings.Cluster) cluster.Timing {
 	timing := cluster.LAN()
 	if c.Profile == "edge" {
@@ -304,8 +304,8 @@ func listenHealth(s *settings.Settings, source *healthSource, metrics prometheus
 	return []*httpapi.Server{server}, nil
 }
 
-// listenAdmin starts the admin API for the other members and, if admin.listen is set, for operators. It returns the servers that it started
-// also after an error: the caller closes them.
+// listenAdmin starts the admin API for the other members and, if admin.listen is set, for operators. After an error, too, it returns the servers
+// that it has started: the caller closes them.
 func listenAdmin(s *settings.Settings, running *node.Node, memberLinks *links, log *slog.Logger) ([]*httpapi.Server, error) {
 	handler := httpapi.Admin(httpapi.AdminConfig{
 		Name: s.Node.ID, Node: running.Cluster, Ready: running.Ready, Notes: running.Notes, Dial: memberLinks.dialHTTP, Pprof: s.Admin.Pprof, Log: log,

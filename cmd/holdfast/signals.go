@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// exitInterrupted is the exit code after a second Ctrl-C if SIGINT does not end the process: SIGINT was ignored when the process started, or it is process 1 of a
-// container.
+// exitInterrupted is the exit code after a second Ctrl-C if SIGINT cannot end the process. That is so if SIGINT was ignored when the process started, or if the
+// process is process 1 of a container.
 const exitInterrupted = 128 + int(syscall.SIGINT)
 
 // lastActionKey is the context key of an atomic.Pointer to what runs before a second Ctrl-C ends the process.

@@ -56,7 +56,7 @@ standard output (-) it is written as it comes: only the exit code 0 says that it
 	return command
 }
 
-// Names of snapshots in a folder: they sort by time.
+// The parts of the name of a snapshot in a folder: prefix, time, suffix. The names sort by time.
 const (
 	savedPrefix = "holdfast-"
 	savedTime   = "2006-01-02T150405Z"
@@ -81,7 +81,7 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 	if folder {
 		file = filepath.Join(target, savedPrefix+time.Now().UTC().Format(savedTime)+savedSuffix)
 	}
-	if keep > 0 { // also before: otherwise a full volume stays full after --keep was lowered or a command was interrupted
+	if keep > 0 { // make room first: otherwise a full volume stays full after --keep was lowered or a command was interrupted
 		if err := removeOld(target, keep, ""); err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 	return a.printSummary(command.OutOrStdout(), file, summary)
 }
 
-// saveFile writes the snapshot to a file, and checks it before it gets its name. The summary of a pipe or a device is empty.
+// saveFile writes the snapshot to a temporary file, checks that file, and then renames it to file. The summary of a pipe or a device is empty.
 func (a *administration) saveFile(ctx context.Context, file string) (summary snapshotSummary, err error) {
 	saved := output{
 		whole: func(partial string) error {
@@ -109,7 +109,7 @@ func (a *administration) saveFile(ctx context.Context, file string) (summary sna
 				})
 			})
 			if err == nil {
-				summary, err = inspectSnapshot(partial) // what does not restore is no backup
+				summary, err = inspectSnapshot(partial) // a snapshot that cannot be restored is no backup
 			}
 			return err
 		},
@@ -126,9 +126,9 @@ func (a *administration) streamSnapshot(ctx context.Context, to io.Writer) error
 	})
 }
 
-// removeOld removes all but the keep newest snapshots of a folder, and partial files older than a day, which interrupted commands have left. It removes only
-// files whose name has the time, as saveSnapshot gives it. The newest are those whose names have the latest times. The file added counts as the newest, whatever
-// its name says: the clock may be behind, or may have been ahead. added may be empty.
+// removeOld removes all but the keep newest snapshots of a folder. It also removes partial files older than a day, which interrupted commands have left. It
+// removes only files that are named as saveSnapshot names them. The newest are those with the latest times in their names. added is the name of the file that
+// was just saved, or empty. It counts as the newest whatever time it has: the clock may be behind, or may have been ahead.
 func removeOld(folder string, keep int, added string) error {
 	entries, err := os.ReadDir(folder) // sorted by name, which is by time
 	if err != nil {
@@ -160,7 +160,7 @@ func removeOld(folder string, keep int, added string) error {
 
 func restoreSnapshot(a *administration, command *cobra.Command, arguments []string) error {
 	name := arguments[0]
-	if name == "-" { // the cluster itself refuses what is damaged, and changes nothing
+	if name == "-" { // not inspected here: the cluster refuses a damaged snapshot, and changes nothing
 		if err := a.requireYes("replaces all keys of the cluster by those of the standard input"); err != nil {
 			return err
 		}

@@ -6,7 +6,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// The states that notifySystemd reports. systemdReady (READY=1) says that the process has started. Whether the node can serve is what /readyz says.
+// The states that notifySystemd reports. systemdReady (READY=1) says only that the process has started. /readyz says whether the node can serve.
 const (
 	systemdReady    = daemon.SdNotifyReady
 	systemdStopping = daemon.SdNotifyStopping

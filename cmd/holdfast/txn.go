@@ -62,7 +62,7 @@ Exit codes: 0 done, also if there was nothing to get or to delete, 1 not applied
 	return command
 }
 
-// openOperations reads the operations of a transaction from the file that is named, or the standard input.
+// openOperations reads the operations of a transaction from the file in arguments, or from the standard input.
 func openOperations(command *cobra.Command, arguments []string, fenced []client.Option) ([]operation, error) {
 	if len(arguments) == 0 || arguments[0] == "-" {
 		return readOperations(command.Context(), command.InOrStdin(), fenced)
@@ -75,8 +75,8 @@ func openOperations(command *cobra.Command, arguments []string, fenced []client.
 	return operations, errors.Join(err, file.Close())
 }
 
-// txnResult is what a transaction prints with -o json. The operations are there only if it took effect. Version is the last that a value got or, if the
-// transaction was not applied, that of the first key whose condition is not met.
+// txnResult is what `holdfast txn` prints with -o json. Operations is empty if the transaction was not applied. Version is then the version of the first key
+// whose condition is not met; otherwise it is the last version that a value got.
 type txnResult struct {
 	Result     string      `json:"result"` // ok or not_applied
 	Version    string      `json:"version,omitempty"`

@@ -83,7 +83,7 @@ func newWatch() *cobra.Command {
 	return command
 }
 
-// forward sends the events of one watcher to events. When the watcher ends, forward sends its error to ended. It returns when the context ends.
+// forward sends the events of one watcher to events. When the watcher ends, forward sends the watcher's error to ended. It also returns when the context ends.
 func forward(command *cobra.Command, watcher *client.Watcher, events chan<- client.Event, ended chan<- error) {
 	for event := range watcher.Events() {
 		select {

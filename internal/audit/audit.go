@@ -3,7 +3,7 @@
 // Every member writes what it applies, in the order of the log. Each line has its place in the log, so the files of several members can be merged. Lines
 // for the same place differ only in Member and Time. Changes that a member got in a snapshot are not in its file.
 //
-// Writes that the policy denied are in a file of their own, FILE.denied: a client that is denied a thousand times a second must not push changes out.
+// Writes that the policy denied are in a file of their own, FILE.denied: a client that is denied a thousand times a second must not rotate the changes away.
 package audit
 
 import (
@@ -23,12 +23,12 @@ import (
 	"holdfast/fsm"
 )
 
-// Config says where and how much.
+// Config says where the audit log is, how large it may become, and what to call when a record cannot be written.
 type Config struct {
-	File     string // of changes; denials are in FILE.denied
-	MaxBytes int64  // of a file, before the next one is begun
-	Files    int    // that are kept beside it, as FILE.1 (the latest) to FILE.n; 0 keeps none
-	// Member is the Raft id of the member that writes. If the file ends with another id, the member lost its data: all that it applies is written.
+	File     string // the file of changes; denials are in FILE.denied
+	MaxBytes int64  // the size of a file at which the next one is begun
+	Files    int    // the number of earlier files that are kept, as FILE.1 (the latest) to FILE.n
+	// Member is the raft id of the member that writes. If the last line of the file has another id, the member lost its data, and writes all that it applies.
 	Member string
 	// LastTerm and LastIndex are those of the last entry that the member's log has. Records beyond it are of a log that was replaced by older data.
 	LastTerm, LastIndex uint64
@@ -38,8 +38,8 @@ type Config struct {
 	Lost func(lines int)
 	// Dropped is called with the number of denials that were dropped because the queue was full.
 	Dropped func(lines int)
-	// Deadline is how long the state machine may wait for room in the queue of changes. Then Exit is called, which must not return.
-	// Without a deadline, a node whose disk hangs would keep the leadership and do nothing.
+	// Deadline is how long the state machine may wait for room in the queue of changes. After that Exit is called; it must not return.
+	// Without a deadline, a node whose disk hangs would keep the leadership and apply nothing.
 	Deadline time.Duration
 	Exit     func(error)
 }
@@ -61,15 +61,15 @@ type Record struct {
 	ClientID  string    `json:"clientId,omitempty"`
 	Username  string    `json:"username,omitempty"`
 	Key       string    `json:"key,omitempty"`
-	KeyBase64 string    `json:"keyBase64,omitempty"` // of a key that is no text
-	KeyHash   string    `json:"keySha256,omitempty"` // of a key that is longer than maxName
+	KeyBase64 string    `json:"keyBase64,omitempty"` // instead of Key, for a key that is not valid UTF-8
+	KeyHash   string    `json:"keySha256,omitempty"` // instead of Key, for a key that is longer than maxName
 	Outcome   string    `json:"outcome"`             // "done" or "not authorized"
-	Rule      uint16    `json:"rule,omitempty"`      // of the policy, from 1 on
+	Rule      uint16    `json:"rule,omitempty"`      // the number of the policy rule that allowed the command, from 1 on
 	Version   string    `json:"version,omitempty"`   // of the value that was written or deleted
 }
 
-// maxName is how many bytes of a key, client id or user name are written; longer ones are written by their SHA-256, so that no client decides
-// how long a line is.
+// maxName is the size in bytes of the longest key, client id or user name that is written. A longer one is replaced by its SHA-256, so that no client
+// decides how long a line is.
 const maxName = 256
 
 // Log is an audit log. One goroutine calls Applied, and it must not do so once Close is called.
@@ -78,7 +78,7 @@ type Log struct {
 	changes, denials *journal
 }
 
-// place orders records. After older data was put back, the log repeats indexes and terms.
+// place is the position of a record in the log, by which records are ordered. When an operator puts older data back, the log repeats indexes and terms.
 type place struct {
 	term, index         uint64
 	position, operation int
@@ -139,7 +139,7 @@ func (l *Log) Applied(outcome *fsm.EntryOutcome) {
 	}
 }
 
-// applied takes the result of a command, or of an operation of a transaction.
+// applied queues the record of a command, or of an operation of a transaction, if it has one that was not written before.
 func (l *Log) applied(at place, command *fsm.Command, result *fsm.Result) {
 	record, ok := recordOf(command, result)
 	if !ok {
@@ -161,7 +161,7 @@ func (l *Log) applied(at place, command *fsm.Command, result *fsm.Result) {
 	}
 }
 
-// add queues a change. It waits for room, up to a point.
+// add queues a change. It waits for room, but not longer than Config.Deadline.
 func (l *Log) add(record Record) {
 	select {
 	case l.changes.queue <- record:
@@ -177,7 +177,7 @@ func (l *Log) add(record Record) {
 	}
 }
 
-// tryAdd queues a denial. A full queue drops it: it must not block the state machine.
+// tryAdd queues a denial, or drops it if the queue is full: denials must not block the state machine.
 func (l *Log) tryAdd(record Record) {
 	select {
 	case l.denials.queue <- record:
@@ -249,6 +249,6 @@ func encode(record *Record) []byte {
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(record) // a record of texts and numbers always can be
+	_ = encoder.Encode(record) // never fails: a record has only texts, numbers and a time
 	return line.Bytes()
 }

@@ -15,11 +15,11 @@ import (
 type files struct {
 	config Config
 	file   *os.File
-	size   int64 // of the lines that were written whole
-	torn   bool  // the file may have more than size bytes: the rest of a line that could not be cut off
+	size   int64 // bytes of the complete lines
+	torn   bool  // behind these bytes there may be a part of a line that could not be cut off
 }
 
-// openFiles opens the file, and returns the place of its last record, or none if another member wrote that. It cuts off an unfinished last line.
+// openFiles opens the file, and returns the place of its last record, or the zero place if another member wrote that. It cuts off an unfinished last line.
 func openFiles(config Config) (*files, place, error) {
 	f := &files{config: config}
 	if err := os.MkdirAll(filepath.Dir(config.File), 0o700); err != nil {
@@ -42,7 +42,7 @@ func openFiles(config Config) (*files, place, error) {
 		f.size = end
 		err = f.file.Truncate(end)
 	}
-	if err == nil && last.Index == 0 { // nothing in it yet: the one before it has the last line
+	if err == nil && last.Index == 0 { // the file has no record yet: the last one is in FILE.1
 		last, err = lastOf(f.name(1))
 	}
 	if err != nil {
@@ -118,7 +118,7 @@ func (f *files) append(lines []byte) error {
 	return nil
 }
 
-// cutTorn cuts off what an earlier append left behind the whole lines.
+// cutTorn cuts off the part of a line that a failed append left at the end of the file.
 func (f *files) cutTorn() error {
 	if !f.torn {
 		return nil
@@ -130,8 +130,8 @@ func (f *files) cutTorn() error {
 	return nil
 }
 
-// rotate begins the next file. If FILE.1 to FILE.n all exist, FILE.n is overwritten. Files beyond n, of an earlier and larger Files, stay. If rotate fails,
-// lines still go to the current file: a file that is too large is better than lost lines.
+// rotate begins the next file. If FILE.1 to FILE.n all exist, FILE.n is overwritten. Files with greater numbers, from when Config.Files was larger, stay. If
+// rotate fails, lines still go to the current file: a file that is too large is better than lost lines.
 func (f *files) rotate() {
 	if err := f.startNextFile(); err != nil {
 		f.config.Log.Error("the next file of the audit log could not be begun", "file", f.config.File, "error", err)
@@ -142,7 +142,7 @@ func (f *files) rotate() {
 // overwrites the current one. Only finishRotation overwrites a kept file. A crash or an error can leave FILE.last. The next attempt, or openFiles, then renames
 // it to FILE.1.
 func (f *files) startNextFile() error {
-	if err := f.finishRotation(); err != nil { // it failed before, and must not be overwritten
+	if err := f.finishRotation(); err != nil { // a FILE.last that an earlier rotation left must not be overwritten
 		return err
 	}
 	name, last := f.config.File+".next", f.config.File+".last"

@@ -6,20 +6,20 @@ import "sync"
 // holes is worth little. If a write fails, its lines are lost instead: a full disk must not stop the store.
 const maxQueue = 4096
 
-// maxBatch is the size in bytes at which a batch of records is written at the latest, or MaxBytes/4 if that is less. Its last record may exceed it.
+// maxBatch is the size in bytes at which a batch of records is written at the latest, or MaxBytes/4 if that is less. The last record of a batch may exceed it.
 const maxBatch = 256 << 10
 
 // journal is one file with the earlier ones beside it, and the goroutine that writes it.
 type journal struct {
 	config Config
 	files  *files
-	last   place // that was written in an earlier run
+	last   place // an earlier run has written the records up to this place
 	queue  chan Record
 	done   sync.WaitGroup
 	closed sync.Once
 }
 
-// openJournal opens the file of a configuration, and goes on behind its last line.
+// openJournal opens config.File and starts the goroutine that appends to it.
 func openJournal(config Config) (*journal, error) {
 	opened, last, err := openFiles(config)
 	if err != nil {
@@ -35,7 +35,7 @@ func openJournal(config Config) (*journal, error) {
 	return j, nil
 }
 
-// close writes what waits, and closes the file.
+// close writes the queued records, and closes the file.
 func (j *journal) close() error {
 	j.closed.Do(func() { close(j.queue) })
 	j.done.Wait()

@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 )
 
-// WriteFile replaces a file so that after a crash it is there whole, in its old or its new form. Its mode is then 0600.
+// WriteFile replaces a file atomically: after a crash it has its complete old content or its complete new content. The new file has the mode 0600.
 func WriteFile(file string, data []byte) error {
 	temporary, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	defer func() { _ = os.Remove(temporary.Name()) }() // gone already when all went well
+	defer func() { _ = os.Remove(temporary.Name()) }() // after a success the name is gone, and Remove fails
 	_, err = temporary.Write(data)
 	if closeErr := temporary.Close(); err == nil {
 		err = closeErr

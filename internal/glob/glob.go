@@ -23,37 +23,37 @@ var (
 // MaxSize is the size of the longest pattern in bytes. It bounds the cost of Compile and of Match: see Steps.
 const MaxSize = 1024
 
-// MaxWatchedKey is the size in bytes of the longest key to which watches of patterns apply. It bounds the cost of matching a key with many patterns.
+// MaxWatchedKey is the size in bytes of the longest key to which pattern watches and mirrors apply. It bounds the cost of matching a key with many patterns.
 const MaxWatchedKey = 4096
 
 // Pattern is a compiled pattern. It is immutable. Literals and stars take about four times as many bytes as their text. In a segment with a '?' or a class,
-// each element takes 32 bytes, and 8 more for each of its ranges. A literal character has one range there.
+// each element takes 32 bytes, and 8 more for each of its ranges. A literal character of such a segment is an element with one range.
 type Pattern struct {
 	// segments are the parts between the stars. A key begins with the first and ends with the last. A pattern without a star has one segment, which matches
 	// the whole key.
 	segments []packedSegment
 	text     string    // the literal segments, one after the other
-	elements []element // of the other segments, likewise
+	elements []element // the elements of the other segments, one segment after the other
 	prefix   string
-	// middleCost is the greatest cost of a non-literal segment between two stars, 0 if there is none. Match makes at most so many comparisons at each byte of
-	// a key. endsCost is the sum of the costs of the first and the last segment. Each of these is compared at one position only.
+	// middleCost is the greatest cost of a non-literal segment between two stars, 0 if there is none. Match makes at most middleCost comparisons at each byte
+	// of a key. endsCost is the sum of the costs of the first and the last segment, which are compared at one position only.
 	middleCost, endsCost int
 	matchesNothing       bool // the pattern is not valid UTF-8
 }
 
-// packedSegment is where a segment is in Pattern.text or, unless it is literal, in Pattern.elements.
+// packedSegment is the range of a literal segment in Pattern.text, or of any other segment in Pattern.elements.
 type packedSegment struct {
 	from, to uint16
 	literal  bool
 }
 
-// segment matches a known number of characters. It is either literal or a list of elements.
+// segment is a part of a pattern without stars. It matches a fixed number of characters. It is either literal or a list of elements.
 type segment struct {
 	literal  string
 	elements []element
 }
 
-// element matches one character. Without ranges it is '?' and matches any.
+// element matches one character. An element without ranges is '?', which matches any character.
 type element struct {
 	ranges  [][2]rune // both ends inclusive
 	negated bool
@@ -102,7 +102,7 @@ func Compile(pattern string) (*Pattern, error) {
 	return newPattern(segments), nil
 }
 
-// newPattern returns the pattern of segments, which MaxSize bounds.
+// newPattern packs segments into a Pattern. Their offsets fit into uint16, because MaxSize bounds the pattern.
 func newPattern(segments []segment) *Pattern {
 	p := &Pattern{segments: make([]packedSegment, len(segments)), prefix: segments[0].prefix()}
 	var text strings.Builder
@@ -211,7 +211,7 @@ func (s *segment) add(e element) {
 	s.literal, s.elements = "", append(s.elements, e)
 }
 
-// prefix returns the literal text with which all that the segment matches begins.
+// prefix returns the literal text with which every match of the segment begins.
 func (s *segment) prefix() string {
 	prefix := s.literal
 	for i := range s.elements {
@@ -281,13 +281,13 @@ func (p *Pattern) Prefix() string { return p.prefix }
 // MatchesNothing reports whether the pattern is not valid UTF-8, so that no key matches it.
 func (p *Pattern) MatchesNothing() bool { return p.matchesNothing }
 
-// Steps returns an upper bound on the comparisons that it takes to match a key of a size in bytes. A search for a literal counts as one for each byte.
+// Steps returns an upper bound on the comparisons that it takes to match a key of size bytes. A search for a literal counts as one comparison for each byte.
 func (p *Pattern) Steps(size int) int { return (size+1)*max(1, p.middleCost) + p.endsCost }
 
 // Weight returns an upper bound on the time to match a long key, relative to a pattern of stars and literals, which has the weight 1.
 func (p *Pattern) Weight() int {
 	const (
-		perComparison = 8   // weight of one comparison at each byte of the key: a search for a literal handles many bytes in a step
+		perComparison = 8   // weight of one comparison at each byte of the key; a literal search has weight 1, as it handles many bytes in a step
 		endsPerUnit   = 100 // number of comparisons at one position that take as long as a search for a literal
 	)
 	return max(1, perComparison*p.middleCost, p.endsCost/endsPerUnit)

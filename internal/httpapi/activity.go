@@ -8,7 +8,7 @@ import (
 	"holdfast/fsm"
 )
 
-// Activity is what a node has done since it started, from its metrics. Two answers give rates and latencies.
+// Activity is what a node has done since it started, from its metrics. The differences between two answers give rates and latencies.
 type Activity struct {
 	Node            string      `json:"node"`
 	State           string      `json:"state"` // leader, follower, candidate or shutdown
@@ -18,10 +18,10 @@ type Activity struct {
 	Term            uint64      `json:"term"`
 	ClockOffset     int64       `json:"clockOffset"` // milliseconds by which this node's wall clock is ahead of the cluster clock
 	BrokerConnected bool        `json:"brokerConnected"`
-	BrokerLosses    uint64      `json:"brokerLosses"`  // sessions with the broker that were lost
-	LeaderChanges   uint64      `json:"leaderChanges"` // that this node has heard of
-	Requests        []Counter   `json:"requests"`      // answered, by command
-	Times           []Histogram `json:"times"`         // of requests by stage (queue, commit, publish), and of the probe
+	BrokerLosses    uint64      `json:"brokerLosses"`  // number of times that the session with the broker was lost
+	LeaderChanges   uint64      `json:"leaderChanges"` // number of changes of the leader that this node has seen
+	Requests        []Counter   `json:"requests"`      // answered requests by command
+	Times           []Histogram `json:"times"`         // of requests by stage (queue, commit, publish), and of probes (messages to itself through the broker)
 	Keys            int         `json:"keys"`
 	Bytes           int64       `json:"bytes"` // of keys and values
 	Watches         int         `json:"watches"`
@@ -40,7 +40,7 @@ type Histogram struct {
 	Buckets []Bucket `json:"buckets"`
 }
 
-// Bucket counts what took no longer than so many microseconds.
+// Bucket counts the durations that are not longer than Micros microseconds, including those of the smaller buckets.
 type Bucket struct {
 	Micros int64  `json:"micros"`
 	Count  uint64 `json:"count"`
@@ -61,7 +61,7 @@ func (a *admin) ownActivity() (*Activity, error) {
 		return nil, err
 	}
 	status := a.Node.Status()
-	offset, _ := a.Node.ClockOffset() // that it is too large is among the notes
+	offset, _ := a.Node.ClockOffset() // the error says that it is too large, and is among the notes
 	answer := &Activity{
 		Node: a.Name, State: status.Role, Serving: status.Serving, Ready: "ok", Notes: append([]string{}, a.Notes()...), Term: status.Term,
 		ClockOffset: offset.Milliseconds(), Requests: []Counter{}, Times: []Histogram{},
@@ -78,7 +78,7 @@ func (a *admin) ownActivity() (*Activity, error) {
 	return answer, nil
 }
 
-// add takes up what a metric says.
+// add adds the value of a metric, if it is one that Activity shows.
 func (a *Activity) add(name string, metric *dto.Metric) {
 	label := ""
 	for _, pair := range metric.GetLabel() {
@@ -122,15 +122,15 @@ type Overview struct {
 	Locks   []Key   `json:"locks"`
 	Watches []Watch `json:"watches"`
 	More    bool    `json:"more"`    // there may be keys, locks or watches that are left out
-	Mirrors Mirrors `json:"mirrors"` // and whether the broker retains what they should show
+	Mirrors Mirrors `json:"mirrors"` // the mirrors, and whether the broker retains their messages
 }
 
 const (
-	overviewSize = 200 // keys, locks, and watches
+	overviewSize = 200 // the most keys, the most locks, and the most watches
 	// overviewBytes bounds, roughly, the bytes of keys and client ids. overviewWatchers bounds the watchers that are listed with a key.
 	overviewBytes    = 256 << 10
 	overviewWatchers = 10
-	// expiringSize is how many of the keys that expire are looked through.
+	// expiringSize bounds the keys with a deadline that are examined to find locks.
 	expiringSize = 10_000
 	// holderSize is the size in bytes of the longest value that is shown as a lock's holder.
 	holderSize = 256
@@ -146,7 +146,7 @@ func (a *admin) overview(w http.ResponseWriter, r *http.Request) error {
 func (a *admin) overviewOf(prefix string) *Overview {
 	answer := &Overview{Keys: []Key{}, Locks: []Key{}, Watches: []Watch{}, Mirrors: a.mirrorsAs(a.Mirrors.Status())}
 	room := overviewBytes
-	// takeRoom leaves watchers of a key out where there are many, takes the room that the key needs, and reports whether there was enough.
+	// takeRoom shortens a long list of watchers, subtracts the size of the key from room, and reports whether the key fits.
 	takeRoom := func(key *Key) bool {
 		if len(key.Watchers) > overviewWatchers {
 			key.Watchers = append(key.Watchers[:overviewWatchers:overviewWatchers], "…")

@@ -23,7 +23,7 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// AdminConfig is what the admin API of a node shows and does.
+// AdminConfig is what the admin API needs of its node.
 type AdminConfig struct {
 	Name  string
 	Node  *cluster.Node
@@ -32,7 +32,7 @@ type AdminConfig struct {
 	// Dial connects to the admin API of another member over the connection between members.
 	Dial  func(ctx context.Context, member raft.Server) (net.Conn, error)
 	Pprof bool
-	// Metrics are the node's, of which the status page shows some.
+	// Metrics has the metrics of the node. The status page shows some of them.
 	Metrics prometheus.Gatherer
 	Version string // of the program
 	Mirrors MirrorPublisher
@@ -43,7 +43,7 @@ type AdminConfig struct {
 type admin struct {
 	AdminConfig
 	forwarder *http.Transport
-	streams   chan struct{} // one for each status page that is open
+	streams   chan struct{} // has one element for each open status page
 }
 
 // route is one operation of the API. openapi.json describes the same ones; a test compares them.
@@ -82,7 +82,7 @@ func routes() []route {
 }
 
 // Admin returns the handler of the admin API. It refuses changes (POST, PUT, DELETE) that a browser sends from another site: on loopback
-// nothing else would stand between a web page and the cluster.
+// nothing else would keep a web page from changing the cluster.
 func Admin(config AdminConfig) http.Handler {
 	a := &admin{AdminConfig: config, streams: make(chan struct{}, maxStreams)}
 	a.forwarder = newForwarder(a)
@@ -172,12 +172,12 @@ type Status struct {
 	LastIndex    uint64   `json:"lastIndex"` // of the last entry in the log
 	CommitIndex  uint64   `json:"commitIndex"`
 	AppliedIndex uint64   `json:"appliedIndex"`
-	LogVersion   uint32   `json:"logVersion"` // that is in force
+	LogVersion   uint32   `json:"logVersion"` // the version of the log that is in force: commands of newer versions are not proposed
 	Hash         string   `json:"hash"`       // of the state at the applied index
 	Keys         int      `json:"keys"`
 	Bytes        int64    `json:"bytes"` // of keys and values
 	Watches      int      `json:"watches"`
-	Remembered   int      `json:"rememberedOutcomes"`
+	Remembered   int      `json:"rememberedOutcomes"` // outcomes in the dedup table
 }
 
 func (a *admin) status(w http.ResponseWriter, _ *http.Request) error {
@@ -197,14 +197,14 @@ func (a *admin) status(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, answer)
 }
 
-// Error is the body of an operation's answer that is no success. An unknown path or method, and a request from another site, get plain text.
+// Error is the body of the answer when an operation fails. An unknown path or method, and a request from another site, get plain text.
 type Error struct {
 	Error string `json:"error"`
-	// Outcome is "not done" or "unknown".
+	// Outcome is "not done", or "unknown" if the operation may have taken effect or may still do so.
 	Outcome string `json:"outcome"`
 }
 
-// badRequest is a request that makes no sense.
+// badRequest is the error of a malformed request. fail answers it with status 400.
 type badRequest struct{ error }
 
 // fail answers with an error.
@@ -242,7 +242,7 @@ func writeJSON(w http.ResponseWriter, value any) error {
 	return nil
 }
 
-// maxBody bounds a request that is no snapshot: the longest key that settings allow, in Base64, has 11 MiB.
+// maxBody bounds the body of a request in bytes, except of a snapshot: the longest key that settings allow, in Base64, has 11 MiB.
 const maxBody = 16 << 20
 
 // readJSON decodes the body of a request. It refuses unknown fields and anything after the JSON value. An empty body leaves value as it is.
@@ -261,7 +261,7 @@ func readJSON(w http.ResponseWriter, r *http.Request, value any) error {
 	return nil
 }
 
-// Done is the answer of what has nothing else to say.
+// Done is the answer of an operation that has succeeded and returns nothing.
 type Done struct {
 	Done bool `json:"done"`
 }

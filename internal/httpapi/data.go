@@ -42,8 +42,8 @@ type Key struct {
 	Version  string   `json:"version"`
 	Token    string   `json:"token,omitempty"` // the fencing token
 	TTL      *int64   `json:"ttl"`             // milliseconds of cluster time; null when the key does not expire
-	Watchers []string `json:"watchers"`        // client ids; only GET /v1/key includes those whose patterns match
-	Value    *Bytes   `json:"value,omitempty"` // of GET /v1/key, and of locks in GET /v1/overview
+	Watchers []string `json:"watchers"`        // client ids; only GET /v1/key includes clients that watch the key by a pattern
+	Value    *Bytes   `json:"value,omitempty"` // only in GET /v1/key, and for locks in GET /v1/overview
 }
 
 func toKey(info *fsm.KeyInfo) Key {
@@ -109,7 +109,7 @@ type KeyCount struct {
 }
 
 func (a *admin) countKeys(w http.ResponseWriter, r *http.Request) error {
-	const step = 10_000 // in one lock of the state, so that commands do not wait for the whole count
+	const step = 10_000 // keys that are counted while the state is locked once, so that commands do not wait for the whole count
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
 	if err := a.Node.Confirm(ctx); err != nil {
@@ -223,7 +223,7 @@ func partialError(ended int, err error) error {
 }
 
 // dropWatches ends the watches of a client, of a key or pattern, or of a client for a key or pattern. client, key or pattern is required; key and pattern
-// exclude each other. It ends watches until requestTimeout. The request can then be repeated for the rest.
+// exclude each other. It stops after requestTimeout. The request can then be repeated for the remaining watches.
 func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	client, key, pattern := query.Get("client"), query.Get("key"), query.Get("pattern")
@@ -237,7 +237,7 @@ func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
-	if err := a.Node.Confirm(ctx); err != nil { // a leader of the past may not know the watches
+	if err := a.Node.Confirm(ctx); err != nil { // a deposed leader may not know the latest watches
 		return err
 	}
 	text := key + pattern // one of them is empty

@@ -14,11 +14,11 @@ import (
 	"holdfast/internal/glob"
 )
 
-// ExportPath takes a POST that changes nothing: the key after which a page begins may be longer than a URL.
+// ExportPath is the path of the export. It takes a POST, although that changes nothing: the key after which a page begins may be too long for a URL.
 const ExportPath = "/v1/keys/export"
 
-// ExportedKey is a key with all that a SET needs to make it again. It is a line of an export file, too: fields are added
-// with omitempty only. ValueBase64 is written whenever it was given, also if it has no bytes: a line needs one of the two values.
+// ExportedKey is a key with all that a SET needs to make it again. It is a line of an export file, too, so new fields must have omitempty.
+// ValueBase64 is written unless it is nil, even if it is empty: a line must have Value or ValueBase64.
 type ExportedKey struct {
 	Key         string  `json:"key,omitempty"` // if it is valid UTF-8
 	KeyBase64   []byte  `json:"keyBase64,omitempty"`
@@ -96,7 +96,7 @@ func (k *ExportedKey) AppendLine(to []byte) []byte {
 	line := bytes.NewBuffer(to)
 	encoder := json.NewEncoder(line)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(k) // texts, byte strings and numbers always can be
+	_ = encoder.Encode(k) // never fails: a key has only texts, byte strings and numbers
 	return line.Bytes()
 }
 
@@ -107,10 +107,10 @@ type ExportPage struct {
 	Next string `json:"next"`
 }
 
-// ExportRequest says which page of an export is wanted. It is a body, because a key may be longer than a header.
+// ExportRequest says which page of an export is wanted. It is sent as a body, because a key may be too long for a header.
 type ExportRequest struct {
-	Pattern *string `json:"pattern,omitempty"` // as of SCAN; nil is all keys, also those that are not valid UTF-8
-	After   string  `json:"after,omitempty"`   // in Base64, the Next of the page before
+	Pattern *string `json:"pattern,omitempty"` // pattern as in SCAN; nil means all keys, including those that are not valid UTF-8
+	After   string  `json:"after,omitempty"`   // the Next of the previous page, which is in Base64
 }
 
 // export answers with a page of keys and values, each as it is now.

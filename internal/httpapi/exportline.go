@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// ParseExportedKey reads a line of an export file. It is stricter than encoding/json, which would change a key or a value, or lose a field, without a
-// word: names are compared exactly, no name may be unknown or given twice, and every character must be valid.
+// ParseExportedKey reads a line of an export file. It is stricter than encoding/json, which would silently change a key or a value, or lose a field: it
+// compares names exactly, and refuses unknown names, names that are given twice, and invalid characters.
 func ParseExportedKey(line []byte) (key ExportedKey, err error) {
 	if !utf8.Valid(line) || hasLoneSurrogate(line) {
 		return key, errors.New("the line has characters that are not valid: give keyBase64 or valueBase64")

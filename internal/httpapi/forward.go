@@ -21,10 +21,11 @@ import (
 // forwardCountHeader is the header that counts how often a request was passed on from one member to another.
 const forwardCountHeader = "Holdfast-Forwarded"
 
-// maxForwards bounds that count, and a node's retries of a request during which it lost the leadership. One would do if the leader never changed.
+// maxForwards bounds that count. It also bounds how often a node retries a request during which it lost the leadership. If the leader never changed, 1
+// would be enough.
 const maxForwards = 3
 
-// newForwarder returns the transport of requests to the leader. The host of their URL is a member's raft id.
+// newForwarder returns the transport of requests to other members. The host of a URL is the hostName of the member's raft id.
 func newForwarder(a *admin) *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, host string) (net.Conn, error) {
@@ -43,10 +44,10 @@ func newForwarder(a *admin) *http.Transport {
 	}
 }
 
-// hostName turns a raft id into something that is a host in a URL.
+// hostName encodes a raft id, so that it can be the host of a URL.
 func hostName(id raft.ServerID) string { return hex.EncodeToString([]byte(id)) }
 
-// leaderPatience is how long a request waits for a leader to be there.
+// leaderPatience is how long a request waits until a leader is known.
 const leaderPatience = 5 * time.Second
 
 // leader waits until this node serves as the leader (here is true), or knows another node that leads. ok is false if there is neither within
@@ -75,8 +76,8 @@ func (a *admin) leader(ctx context.Context) (leader raft.Server, here, ok bool) 
 	}
 }
 
-// answer lets the leader answer, which may be this node. If this node loses the leadership first, the next leader is asked, except with PUT, whose
-// body cannot be sent again. If there is no leader, leaderless answers, unless it is nil.
+// answer answers a request with serve if this node leads, and otherwise forwards it to the leader. If this node loses the leadership meanwhile, answer asks the
+// next leader, except for a PUT, whose body cannot be sent again. If there is no leader, leaderless answers, unless it is nil.
 func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless func(http.ResponseWriter, *http.Request) error) {
 	var body []byte
 	if r.Method == http.MethodPost { // it may have to be read again

@@ -20,7 +20,7 @@ func (a *admin) members(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, members)
 }
 
-// membersAsKnown answers without a leader: who is there is what an operator has to know then.
+// membersAsKnown answers from this node's configuration, for lack of a leader: then an operator has to know which members are reachable.
 func (a *admin) membersAsKnown(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, a.Node.Membership().ListAsKnown(r.Context()))
 }

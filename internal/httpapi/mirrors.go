@@ -8,7 +8,7 @@ import (
 	"holdfast/mqttfront/mirror"
 )
 
-// Mirrors are the mirrors in force, and what the leader does for them.
+// Mirrors has the mirrors in force, and what the leader does for them. A mirror publishes the keys of a pattern as retained messages.
 type Mirrors struct {
 	Mirrors []Mirror `json:"mirrors"`
 	// InSync says that the broker retains all that it should, as far as the node knows: no comparison is incomplete, no topic is refused or unretained, and
@@ -16,24 +16,24 @@ type Mirrors struct {
 	InSync    bool `json:"inSync"`
 	Connected bool `json:"connected"`
 	Comparing bool `json:"comparing"` // the retained messages are being compared with the state, or will be
-	Keys      int  `json:"keys"`      // that a mirror covers, at the last comparison
-	Unshown   int  `json:"unshown"`   // of keys: those that are not shown, because they make no valid topic
+	Keys      int  `json:"keys"`      // number of keys that had a mirror at the last comparison
+	Unshown   int  `json:"unshown"`   // number of these keys that are not published, because they make no valid topic
 	Missing   int  `json:"missing"`   // retained messages that the broker lacked, since the last resync
 	Stale     int  `json:"stale"`     // retained messages that differed from the state, or had no key, since the last resync
 	Blind     bool `json:"blind"`     // the broker does not send what it retains below some mirror
 	Dropped   bool `json:"dropped"`   // the broker dropped some of its retained messages at the last comparison, because its queue was full
-	// Unretained are topics that the broker has acknowledged, and does not retain.
+	// Unretained is the number of topics whose message the broker has acknowledged but does not retain.
 	Unretained int    `json:"unretained"`
-	LagTopics  int    `json:"lagTopics"` // whose retained message is not known to be as in the state
-	Refused    int    `json:"refused"`   // topics that the broker refuses, or ends the connection on
+	LagTopics  int    `json:"lagTopics"` // number of topics whose retained message may differ from the state
+	Refused    int    `json:"refused"`   // number of topics whose message the broker refuses, or for which it ends the connection
 	Lag        int64  `json:"lag"`       // milliseconds: age of the oldest change that the broker has not acknowledged, see mirror.Status.Lag
 	Fault      string `json:"fault"`     // why there is no connection, or no comparison
 }
 
-// Mirror is a setting.
+// Mirror is one element of the setting "mirrors".
 type Mirror struct {
 	Keys  string `json:"keys"`  // pattern
-	Topic string `json:"topic"` // what the topic begins with
+	Topic string `json:"topic"` // prefix of the topics
 }
 
 // MirrorPublisher publishes the mirrors while its node leads.
@@ -55,7 +55,7 @@ func (a *admin) mirrors(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, a.mirrorsAs(status))
 }
 
-// mirrorsAs returns the mirrors with the status of this node's publisher. Only the leader knows more than the settings.
+// mirrorsAs returns the mirrors in force with a publisher's status. The status of a node that does not lead is empty.
 func (a *admin) mirrorsAs(s mirror.Status) Mirrors {
 	var settings fsm.Settings
 	a.Node.View(func(m *fsm.Machine) { settings, _ = m.Settings() })

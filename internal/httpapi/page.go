@@ -25,6 +25,7 @@ import (
 var pages embed.FS
 
 const (
+	// pageInterval is the time between two events of a status page's stream.
 	pageInterval = 2 * time.Second
 	// pageTimeout bounds the wait for the other members.
 	pageTimeout = time.Second
@@ -112,7 +113,7 @@ func (a *admin) pageData(ctx context.Context, prefix string) *PageData {
 	for i, server := range status.Servers {
 		asking.Go(func() {
 			if server.ID == status.ID {
-				activities[i], _ = a.ownActivity() // without it the page shows a member that does not answer
+				activities[i], _ = a.ownActivity() // after an error the page shows this node as a member that does not answer
 				return
 			}
 			var activity Activity

@@ -20,7 +20,7 @@ type Server struct {
 	done     chan error
 }
 
-// Listen starts a server, in the clear when secure is nil. A port that is taken is an error here.
+// Listen starts a server. If secure is nil, it serves plain HTTP. It returns an error if it cannot listen, for example if the port is in use.
 func Listen(address string, handler http.Handler, secure *tlsconfig.Mutual, log *slog.Logger) (*Server, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -55,10 +55,10 @@ func Serve(listener net.Listener, handler http.Handler, log *slog.Logger) *Serve
 	return s
 }
 
-// streamsKey is the context key under which each request has a second context, which ends when the server stops.
+// streamsKey is the key under which the context of each request holds a second context. That one ends when the server begins to stop.
 type streamsKey struct{}
 
-// stopping returns a channel that is closed when the request's server begins to stop. A response without an end must end then.
+// stopping returns a channel that is closed when the request's server begins to stop. A response that would never end by itself must end then.
 func stopping(ctx context.Context) <-chan struct{} {
 	if streams, ok := ctx.Value(streamsKey{}).(context.Context); ok {
 		return streams.Done()

@@ -23,7 +23,7 @@ func (a *admin) saveSnapshot(w http.ResponseWriter, r *http.Request) error {
 	slow(w, snapshotTimeout)
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if _, err := a.Node.Snapshots().Save(w); err != nil {
-		// The status is sent already. A body that breaks off is what the client sees; the checksum tells it, too.
+		// The status code is sent already. The client sees that the body breaks off; the checksum of the snapshot shows it, too.
 		panic(http.ErrAbortHandler)
 	}
 	return nil

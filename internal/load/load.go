@@ -19,14 +19,14 @@ var ErrUnknown = errors.New("outcome unknown")
 type Options struct {
 	// Outstanding is how many requests may be under way at once.
 	Outstanding int
-	// Rate is how many requests are due in a second, in an open loop; 0 is a closed loop. What is due by the end is made, however long
-	// that takes: a system that cannot follow has a lower Rate in the Result.
+	// Rate is the number of requests that are due per second in an open loop; 0 means a closed loop. Run makes all requests that are due before the
+	// end, however long that takes. A system that cannot keep up has a lower Rate in the Result.
 	Rate float64
 	// Warmup is how long requests are made before they are measured.
 	Warmup time.Duration
 	// Duration is how long requests are measured, after the Warmup.
 	Duration time.Duration
-	// Progress is called each second of the measurement, from one goroutine of Run's own, unless it is nil.
+	// Progress, unless it is nil, is called for each second of the measurement, always from the same goroutine.
 	Progress func(Interval)
 }
 
@@ -71,7 +71,7 @@ func Run(ctx context.Context, options Options, request func(ctx context.Context,
 	took := max(time.Since(g.from), time.Millisecond)
 	if options.Rate == 0 || took < options.Duration+overtime {
 		took = min(took, options.Duration)
-	} // else an open loop had to work off what was due
+	} // else the open loop fell behind, and the time that it took to catch up counts
 	return g.recorder.result(&options, took), nil
 }
 
@@ -81,7 +81,7 @@ const overtime = time.Second
 type generator struct {
 	options          Options
 	recorder         *recorder
-	begin, from, end time.Time
+	begin, from, end time.Time    // start of the warmup, start of the measurement, its end
 	next             atomic.Int64 // open loop: the number of the next request that is due
 }
 
@@ -124,7 +124,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// watch gathers what was measured once a second, and tells of it.
+// watch gathers the measurements once a second, and passes them to Progress.
 func (g *generator) watch(stop <-chan struct{}) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()

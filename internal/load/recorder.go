@@ -14,7 +14,7 @@ import (
 const (
 	longest = int64(10 * time.Minute / time.Microsecond)
 	digits  = 3
-	// maxShards bounds the histograms that the workers share: one each would be a gigabyte.
+	// maxShards bounds the number of histograms, which the workers share: one for each worker could take a gigabyte.
 	maxShards = 8
 )
 
@@ -23,11 +23,11 @@ func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, longest
 // recorder gathers what many goroutines measure.
 type recorder struct {
 	shards []shard
-	total  *hdrhistogram.Histogram // watch's own, until Run returns
+	total  *hdrhistogram.Histogram // only generator.watch uses it, until Run returns
 	errors int64
-	// unknown counts the errors that wrap ErrUnknown.
+	// unknown counts the errors that wrap ErrUnknown. errors does not include them.
 	unknown int64
-	last    error
+	last    error // the latest error, nil if there was none
 }
 
 type shard struct {
@@ -67,10 +67,10 @@ type Interval struct {
 	Requests int64
 	Rate     float64 // requests per second
 	P50, P99 time.Duration
-	Failed   int64 // since the beginning, those whose outcome is unknown included
+	Failed   int64 // failed requests since the measurement began, including those whose outcome is unknown
 }
 
-// gather adds what the shards have to the total.
+// gather moves the measurements of the shards into the total, and returns them as an Interval without At and Rate.
 func (r *recorder) gather() (interval Interval) {
 	recent := newHistogram()
 	for i := range r.shards {
@@ -99,7 +99,7 @@ func microseconds(n int64) time.Duration { return time.Duration(n) * time.Micros
 // does not include Unknown, the errors that wrap ErrUnknown.
 type Result struct {
 	Outstanding int     `json:"outstanding"`
-	Target      float64 `json:"targetRate,omitempty"` // of an open loop
+	Target      float64 `json:"targetRate,omitempty"` // Options.Rate: 0 for a closed loop
 	Seconds     float64 `json:"seconds"`
 	Requests    int64   `json:"requests"`
 	Errors      int64   `json:"errors"`

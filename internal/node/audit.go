@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/audit"
 )
 
-// audited is an observer of the cluster whose outcomes are written down, too.
+// audited is a cluster.Observer that also writes the outcomes of applied entries to the audit log.
 type audited struct {
 	cluster.Observer
 	log *audit.Log
@@ -23,7 +23,7 @@ func (a *audited) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	a.Observer.Applied(outcome, tags)
 }
 
-// openAudit opens the audit log, when there is to be one. The stores are those of the member.
+// openAudit opens the audit log, or returns nil if none is configured. member is this node's raft id, and stores are its stores.
 func openAudit(config *Config, member string, stores *raftlog.Stores) (*audit.Log, error) {
 	if config.Audit.File == "" {
 		return nil, nil

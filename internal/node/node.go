@@ -1,5 +1,5 @@
-// Package node puts a node together: stores, Raft, the front end, and what they need of the machine. It starts them in this
-// order. Close has the order in which they stop.
+// Package node assembles a node from its stores, Raft and the front end, and starts them in this order. It also measures what they need of the machine:
+// memory and free disk space. Node.Close documents the order in which they stop.
 package node
 
 import (
@@ -41,16 +41,16 @@ type Config struct {
 	LogStore    raftlog.Kind
 	MinFreeDisk int64 // in bytes
 	Timing      cluster.Timing
-	Offer       offer.Offer
+	Offer       offer.Offer  // the replicated settings that this node asks the cluster for
 	PolicyFile  string       // followed for changes; empty when there is none
-	Audit       audit.Config // without a file there is none
+	Audit       audit.Config // there is no audit log if its File is empty
 	Front       mqttfront.Config
 	Driver      broker.Driver
 	Dialer      *mqttconn.Dialer
 	Links       Links
 	Log         *slog.Logger
 	Registry    *prometheus.Registry
-	// MaxClockOffset is how far the node's clock may be off the other members' without a warning.
+	// MaxClockOffset is how far the node's wall clock may differ from the cluster clock (the median of the members' clocks) without a warning.
 	MaxClockOffset time.Duration
 	// Exit ends the process when the state or the disk cannot be trusted any more, or the node was removed.
 	Exit func(error)
@@ -58,10 +58,10 @@ type Config struct {
 
 // Links connect a node with the other members.
 type Links struct {
-	Address raft.ServerAddress // under which the others reach this node
+	Address raft.ServerAddress // the address under which the others reach this node
 	Raft    raft.Transport
 	Peers   peer.Client
-	// Attach makes the node answer the others.
+	// Attach is called with the opened node, and makes it answer calls of the other members.
 	Attach func(*cluster.Node)
 }
 
@@ -171,8 +171,8 @@ func (n *Node) run() {
 // Registry returns the metrics of the node.
 func (n *Node) Registry() *prometheus.Registry { return n.config.Registry }
 
-// Ready returns nil when the node can do its part: its broker session is up, there is room for requests, a leader is known, which serves if it
-// is this node, and this node is neither catching up nor waiting to become a voter.
+// Ready returns nil when the node can do its part: its broker session is up, there is room for requests, a leader is known, and this node is neither
+// catching up nor waiting to become a voter. A node that leads must also serve.
 func (n *Node) Ready() error {
 	var faults []error
 	if err := n.Front.Ready(); err != nil {
@@ -192,7 +192,7 @@ func (n *Node) Ready() error {
 	return errors.Join(faults...)
 }
 
-// Notes returns what is wrong with a node that is ready all the same.
+// Notes returns the problems of the node that do not keep it from being ready.
 func (n *Node) Notes() (notes []string) {
 	if _, err := n.Cluster.ClockOffset(); err != nil {
 		notes = append(notes, err.Error())
@@ -212,10 +212,10 @@ func (n *Node) Notes() (notes []string) {
 	return notes
 }
 
-// forgeable is what is said of a policy without a broker that vouches for client ids.
+// forgeable is the warning about a policy for whose client ids no broker vouches.
 const forgeable = "the policy rests on what clients say of themselves: set identity.clientIdProperty, and have the broker stamp it"
 
-// policyIsForgeable reports whether a policy is in force, and the client ids that it judges are the clients' own word.
+// policyIsForgeable reports whether a policy is in force although the broker does not stamp client ids: a client can then claim any id.
 func (n *Node) policyIsForgeable() bool {
 	if n.config.Front.Identity.ClientIDProperty != "" {
 		return false
@@ -261,6 +261,7 @@ func (n *Node) Close(ctx context.Context) error {
 	return errors.Join(err, closeAudit(n.audit))
 }
 
+// contactFile is the name of the file with the time up to which the ingest session has delivered what the broker received.
 type contactFile string
 
 // Load implements ingest.ContactStore.
@@ -273,8 +274,8 @@ func (f contactFile) Load() (int64, bool) {
 	return wall, err == nil
 }
 
-// Save implements ingest.ContactStore. It is not synced: after a power failure an older time only makes the session start
-// clean. 0 is synced: after a power failure a time from before would resume a session that must start clean.
+// Save implements ingest.ContactStore. It does not sync a time: if a power failure brings back an older one, the session only starts clean. It syncs 0,
+// which forbids to resume the session: an older time would resume a session that must start clean.
 func (f contactFile) Save(wall int64) error {
 	temporary := string(f) + ".new"
 	if err := os.WriteFile(temporary, strconv.AppendInt(nil, wall, 10), 0o600); err != nil {

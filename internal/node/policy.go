@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/settings"
 )
 
-// NewOffer returns what a node with these settings offers to the cluster.
+// NewOffer returns the offer of a node with these settings: the replicated settings and the policy that it asks the cluster for.
 func NewOffer(s *settings.Settings) (offer.Offer, error) {
 	wanted := offer.Offer{Settings: s.Replicated(AvailableMemory()), KeepPolicy: s.PolicyFile == ""}
 	if s.PolicyFile != "" && s.PolicyFile != settings.None {
@@ -24,13 +24,13 @@ func NewOffer(s *settings.Settings) (offer.Offer, error) {
 	return wanted, nil
 }
 
-// followPolicy reads the policy file once a second. If its content has changed, and is the same at the next read, followPolicy offers the new policy to the
-// cluster: a file that is being written must not count. A file that does not parse leaves the old policy in force.
+// followPolicy reads the policy file once a second. It offers a changed policy to the cluster once two reads in a row agree: the first one may have read a
+// file that was being written. A file that does not parse leaves the old policy in force.
 func (n *Node) followPolicy(ctx context.Context) {
 	const interval = time.Second
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	var watched contentWatch // the first content counts as a change. If NewOffer read the same policy, that changes nothing
+	var watched contentWatch // the first content counts as a change. If NewOffer read the same policy, offering it again changes nothing
 	readable := true
 	for {
 		select {
@@ -61,13 +61,13 @@ func (n *Node) followPolicy(ctx context.Context) {
 	}
 }
 
-// contentWatch finds out when a file that is read at intervals has a new content, and is not being written. Its zero value has seen no content.
+// contentWatch detects a new content of a file that is read at intervals, once two reads in a row agree. Its zero value has seen no content.
 type contentWatch struct {
-	accepted []byte // of the last change; nil before the first
-	before   []byte // of the read before; nil if that failed
+	accepted []byte // content at the last reported change; nil before the first
+	before   []byte // content at the previous read; nil if that read failed
 }
 
-// changed reports whether the content is another one than at the last change, and the same as at the read before. ok is false if the file cannot be read.
+// changed reports whether the content differs from that of the last change and equals that of the previous read. ok is false if the file cannot be read.
 func (w *contentWatch) changed(content []byte, ok bool) bool {
 	if !ok {
 		w.before = nil

@@ -10,11 +10,11 @@ import (
 
 // Set is a set. The zero value is empty. It is not safe for concurrent use.
 type Set[T comparable] struct {
-	serials map[T]uint64
-	last    uint64
+	serials map[T]uint64 // the number of each element, in the order of Add
+	last    uint64       // the number of the element that was added last
 }
 
-// Add adds an element. One that is there keeps its place.
+// Add adds an element. An element that is in the set already keeps its place.
 func (s *Set[T]) Add(element T) {
 	if _, ok := s.serials[element]; ok {
 		return

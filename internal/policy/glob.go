@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// A glob is a compiled pattern. Between its stars every element consumes a length that is known before it is compared, so
-// that matching needs no more than one point to return to: the last star.
+// A glob is a compiled pattern. For every element but a star, the length that it consumes is known before it is compared. Matching
+// therefore backtracks to one point only: the last star.
 type glob []element
 
 type elementKind uint8
 
 const (
-	literal elementKind = iota
-	anyByte
-	anyRun // '*'
-	class
-	clientID
-	username
+	literal  elementKind = iota
+	anyByte              // '?'
+	anyRun               // '*'
+	class                // [...]
+	clientID             // the token {principal.clientId}
+	username             // the token {principal.username}
 )
 
 type element struct {
@@ -135,7 +135,7 @@ func (g glob) matches(text []byte, principal *Principal) bool {
 	}
 }
 
-// consumes reports whether the text begins with what the element stands for, and how long that is.
+// consumes reports whether the text begins with a match of the element, and returns the length of the match in bytes.
 func (e *element) consumes(text []byte, principal *Principal) (int, bool) {
 	if e.kind == anyByte || e.kind == class {
 		if len(text) == 0 {
@@ -147,7 +147,7 @@ func (e *element) consumes(text []byte, principal *Principal) (int, bool) {
 	return len(want), want != "" && bytes.HasPrefix(text, []byte(want))
 }
 
-// literal returns the text that the element stands for; it is empty for an element that is no text.
+// literal returns the text that the element stands for. It is empty for '?', '*' and classes, and for a token whose value is unknown.
 func (e *element) literal(principal *Principal) string {
 	switch e.kind {
 	case clientID:

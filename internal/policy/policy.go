@@ -22,7 +22,7 @@ const (
 // Attribute is a property of a principal that its broker vouches for.
 type Attribute struct{ Name, Value string }
 
-// Principal is who asks. What is unknown is empty, and matches no pattern.
+// Principal identifies the client that sends a request. An unknown field is empty, and matches no pattern.
 type Principal struct {
 	ClientID   string
 	Username   string
@@ -34,20 +34,20 @@ type KeyType uint8
 
 // The key types.
 const (
-	Pattern KeyType = iota // a glob, with tokens
+	Pattern KeyType = iota // a glob; {principal.clientId} and {principal.username} stand for the principal's own
 	String                 // the key itself
 	Binary                 // the key in standard base64
 )
 
-// Resource is an access to a set of keys.
+// Resource is a set of keys, and the access to them that a rule grants.
 type Resource struct {
 	Access  Access
 	KeyType KeyType
 	Keys    []string
 }
 
-// Rule grants its resources to its principals. A principal is meant when any of the three lists names it; a rule without any
-// principals grants nothing. An entry of Attributes names each principal that has all attributes of the entry.
+// Rule grants its resources to its principals: those that match an entry of any of the first three lists. A rule without any
+// principals grants nothing. An entry of Attributes matches each principal that has all attributes of the entry.
 type Rule struct {
 	ClientIDs  []string // globs
 	Usernames  []string // globs
@@ -76,7 +76,7 @@ type compiledResource struct {
 // ErrInvalid is wrapped by every error of Compile.
 var ErrInvalid = errors.New("invalid policy")
 
-// Compile checks the rules and makes a policy of them, which keeps them: they must not be changed any more. Without rules it denies everything.
+// Compile checks the rules and compiles them into a policy. The policy keeps them: the caller must not change them. A policy without rules denies everything.
 func Compile(rules []Rule) (*Policy, error) {
 	policy := &Policy{rules: rules}
 	for i, rule := range rules {
@@ -161,7 +161,7 @@ type Grants struct {
 	rules     []*compiledRule
 }
 
-// Grants returns what the policy allows the principal, for many questions: FirstRule looks at the principal again for each.
+// Grants returns what the policy allows the principal. It is for checks of many keys: FirstRule would match the principal anew for each key.
 func (p *Policy) Grants(principal *Principal, access Access) Grants {
 	grants := Grants{principal: principal, access: access}
 	for i := range p.compiled {
@@ -177,8 +177,8 @@ func (g *Grants) Allow(key []byte) bool {
 	return slices.ContainsFunc(g.rules, func(r *compiledRule) bool { return r.grants(g.principal, g.access, key) })
 }
 
-// Steps returns how many comparisons of up to 16 bytes Allow makes at most for each byte of a key. The state machine bounds an entry by it, so it changes
-// only with a version of the log.
+// Steps returns how many comparisons of up to 16 bytes Allow makes at most for each byte of a key. The state machine bounds the cost of an entry by it, so its
+// results may change only with a new version of the log.
 func (g *Grants) Steps() (steps int) {
 	const compared = 16
 	for _, rule := range g.rules {

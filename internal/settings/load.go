@@ -17,7 +17,7 @@ import (
 
 // Load returns the default settings overridden by the file (if its name is not empty), the environment, and the flags, in this
 // order. environment has the form of os.Environ. The keys of flags must be paths of Fields: another key panics. Unknown keys of the file are errors. Unknown
-// HOLDFAST_ variables are returned as warnings, because Kubernetes makes some of its own.
+// HOLDFAST_ variables are returned as warnings: Kubernetes sets such variables itself, for a service named holdfast.
 func Load(file string, environment []string, flags map[string]string) (Settings, []string, error) {
 	s := Default()
 	fields := s.Fields()
@@ -63,7 +63,7 @@ func invalidValue(name string, field *Field, value string, err error) error {
 	return &Error{Path: name, Value: value, Reason: err.Error()}
 }
 
-// clientVariables are the environment variables that are for the client commands.
+// clientVariables returns the environment variables of the client commands, which are no settings of a node.
 func clientVariables() []string {
 	return []string{"HOLDFAST_BROKER", "HOLDFAST_ADMIN", "HOLDFAST_ADMIN_CA", "HOLDFAST_ADMIN_CERT", "HOLDFAST_ADMIN_KEY", "HOLDFAST_FENCING_TOKEN"}
 }

@@ -11,7 +11,8 @@ import (
 	"holdfast/internal/topics"
 )
 
-// Mirrors is the setting of the mirrors: pattern=topic in text, with commas between, and a list of keys and topic in a file.
+// Mirrors is the setting "mirrors": the keys that the leader publishes as retained messages. In text it is a list of pattern=topic/ with commas between. In a
+// file it may also be a YAML list whose elements have keys and topic.
 type Mirrors []fsm.Mirror
 
 // Set implements Value.
@@ -58,7 +59,7 @@ func (l *Mirrors) setFromFile(elements []any) error {
 	return nil
 }
 
-// shown returns the list as a file has it.
+// shown returns the list in the form of a YAML list.
 func (l *Mirrors) shown() []map[string]string {
 	elements := make([]map[string]string, len(*l))
 	for i, mirror := range *l {
@@ -88,11 +89,11 @@ func (s *Settings) validateMirrors() error {
 	return nil
 }
 
-// topicFault returns why mirrors must not publish on topics that begin with a text, or an empty string.
+// topicFault returns why a mirror's topics must not begin with topic, or an empty string if they may.
 func topicFault(topic string) string {
 	switch {
 	case !strings.HasSuffix(topic, "/") || topic == "/":
-		return "the topic must end with '/', and have something before it" // so that a topic filter is of these topics only
+		return "the topic must end with '/', and have something before it" // so that topic+"#" is a topic filter that matches only these topics
 	case topic[0] == '$' || strings.ContainsAny(topic, "+#\x00=") || !utf8.ValidString(topic):
 		return "the topic must be UTF-8, not begin with '$', and have none of + # = in it"
 	case topics.HasDisallowedCharacters(topic) || strings.Count(topic, "/") > maxMirrorLevels:
@@ -108,7 +109,7 @@ func topicFault(topic string) string {
 	return ""
 }
 
-// maxMirrorTopic and maxMirrorLevels bound what the topics of a mirror begin with, in bytes and in levels: brokers take 128 levels, and keys have some, too.
+// maxMirrorTopic and maxMirrorLevels bound the prefix of a mirror's topics, in bytes and in levels. Brokers take 128 levels; the key needs some of them.
 const (
 	maxMirrorTopic  = 1024
 	maxMirrorLevels = 64

@@ -2,7 +2,7 @@ package settings
 
 import "holdfast/fsm"
 
-// Replicated returns the part of the settings that decides outcomes, which goes through the log. memory is what the process may
+// Replicated returns the settings that decide the outcomes of requests. They are replicated through the log. memory is the memory that the process may
 // use, in bytes. The result has no policy.
 func (s *Settings) Replicated(memory int64) fsm.Settings {
 	replicated := fsm.DefaultSettings()
@@ -20,8 +20,8 @@ func (s *Settings) Replicated(memory int64) fsm.Settings {
 	if limits.TotalBytes = int64(s.Limits.TotalBytes); s.Limits.TotalBytes == Auto {
 		// Limits above 128 MiB are rounded down to 64 MiB steps, so that nodes of one kind agree although their memories differ by a little.
 		const grain = 64 << 20
-		// A key costs about 103 bytes beyond key and value, remembered outcomes come on top, and while a snapshot is restored there are two
-		// states. What is beyond the limit is refused, which every member does in the same way; memory that runs out ends them all.
+		// A quarter leaves room: a key costs about 103 bytes beyond key and value, the dedup table needs memory, too, and while a snapshot is restored
+		// there are two states. All members refuse what exceeds the limit. Without it, all could run out of memory at once.
 		if limits.TotalBytes = memory / 4; limits.TotalBytes > 2*grain {
 			limits.TotalBytes -= limits.TotalBytes % grain
 		}

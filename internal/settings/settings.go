@@ -65,8 +65,8 @@ type Cluster struct {
 	Profile        string
 	Heartbeat      time.Duration // 0 is the profile's, also for Election, LeaderLease and DiskDeadline
 	Election       time.Duration
-	LeaderLease    time.Duration
-	DiskDeadline   time.Duration
+	LeaderLease    time.Duration // a leader that reaches no majority for this long steps down; reads do not rely on it
+	DiskDeadline   time.Duration // a write to the disk that takes longer ends the process
 	MaxClockOffset time.Duration
 	LogStore       string
 	Ingest         string
@@ -114,7 +114,7 @@ type Admin struct {
 	Pprof  bool
 }
 
-// Protocol chooses between what the protocol page says and what client libraries do.
+// Protocol says how requests are understood where the documented protocol (docs/protocol.md) and the client libraries differ.
 type Protocol struct {
 	Dialect         string
 	CaseInsensitive bool
@@ -131,10 +131,10 @@ type Limits struct {
 	// The shares of one client id.
 	WatchesPerClient      int64
 	DedupEntriesPerClient int64
-	RequestsPerClient     int64 // under way
+	RequestsPerClient     int64 // requests that are under way at once
 }
 
-// Identity names the user properties by which the broker tells who published.
+// Identity names the user properties of a message in which the broker stamps who published it.
 type Identity struct {
 	ClientIDProperty    string
 	UsernameProperty    string
@@ -153,14 +153,14 @@ type Log struct {
 	Format string
 }
 
-// Audit says where it is written down who changes what.
+// Audit configures the audit log, which says who changed which key.
 type Audit struct {
-	File     string // empty: nowhere
-	MaxBytes Size   // of a file, before the next one is begun
-	Files    int64  // that are kept beside it
+	File     string // empty: no audit log
+	MaxBytes Size   // the size of a file at which the next one is begun
+	Files    int64  // the number of earlier files that are kept
 }
 
-// Default returns the settings of a node of which nothing is said.
+// Default returns the settings of a node for which nothing is configured.
 func Default() Settings {
 	host, err := os.Hostname()
 	if err != nil || host == "" {

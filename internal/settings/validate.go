@@ -53,7 +53,7 @@ func (s *Settings) validateNames() error {
 	if s.Audit.File != "" && s.Audit.MaxBytes < leastAudit {
 		return &Error{"audit.maxBytes", s.Audit.MaxBytes.String(), "must be at least 64KiB"}
 	}
-	const mostAudit = 10_000 // a rotation renames each
+	const mostAudit = 10_000 // a rotation may rename every file
 	if s.Audit.File != "" && s.Audit.Files > mostAudit {
 		return &Error{"audit.files", strconv.FormatInt(s.Audit.Files, 10), "must be at most " + strconv.Itoa(mostAudit)}
 	}
@@ -63,7 +63,7 @@ func (s *Settings) validateNames() error {
 	return nil
 }
 
-// validName reports whether a node or a cluster may have a name.
+// validName reports whether a name is allowed for a node or a cluster.
 func validName(name string) bool {
 	unreadable := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 	return name != "" && !strings.ContainsAny(name, "/+#=,@") && !strings.ContainsFunc(name, unreadable)
@@ -73,7 +73,7 @@ func (s *Settings) validateChoices() error {
 	for _, choice := range []struct {
 		path, value string
 		allowed     []string
-		elsewhere   []string // known, but not for a server
+		elsewhere   []string // values that only `holdfast dev` allows
 	}{
 		{"cluster.profile", s.Cluster.Profile, []string{"lan", "edge"}, nil},
 		{"cluster.logStore", s.Cluster.LogStore, []string{"auto", "boltdb", "wal"}, nil},
@@ -157,7 +157,7 @@ func isDialable(address string) bool {
 	return err == nil && host != "" && port != "0" && validAddress(address) && (ip == nil || !ip.IsUnspecified())
 }
 
-// validateAlone refuses what has no effect in a node that does not listen for others, rather than ignoring it.
+// validateAlone validates a node that does not listen for other members. It refuses settings that have no effect there.
 func (s *Settings) validateAlone() error {
 	standard := Default().Cluster
 	const reason = "has no effect: without cluster.tls or cluster.tls.insecure the node is a cluster of one that listens for nobody"
@@ -254,7 +254,7 @@ func (s *Settings) validateBroker() error {
 	return nil
 }
 
-// withoutLogin returns an address for a message: what comes before an @ is a login.
+// withoutLogin returns an address for an error text, without the user name and password that may come before an @.
 func withoutLogin(address string) string {
 	if at := strings.LastIndexByte(address, '@'); at >= 0 {
 		return "…" + address[at:]

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Authority is an Issuer for a test, in a folder of the test's. What fails ends the test.
+// Authority is an Issuer in a temporary folder of a test. An error ends the test.
 type Authority struct {
 	t      testing.TB
 	issuer *Issuer
@@ -61,7 +61,7 @@ func NewIssuer(dir string) (*Issuer, error) {
 func (i *Issuer) File(name string) string { return filepath.Join(i.dir, name) }
 
 // Issue writes NAME.crt and NAME.key, a certificate of the hosts (names or IP addresses) for servers and clients, valid for a day. The first
-// that is issued is the authority's own.
+// certificate that an Issuer issues is the authority's own: it signs all others.
 func (i *Issuer) Issue(name string, hosts ...string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

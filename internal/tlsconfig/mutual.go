@@ -22,8 +22,8 @@ type Mutual struct {
 	log   *slog.Logger
 
 	mu      sync.Mutex
-	stamps  [3]fileVersion
-	warned  [3]fileVersion // of the last warning
+	stamps  [3]fileVersion // the versions of the files from which current was loaded
+	warned  [3]fileVersion // the versions of the files about which a warning was logged last
 	failed  time.Time      // when loading last failed
 	current *material
 }
@@ -37,7 +37,7 @@ type material struct {
 	authorities *x509.CertPool
 }
 
-// fileVersion tells whether a file has changed.
+// fileVersion identifies the content of a file: a file has changed if its fileVersion differs.
 type fileVersion struct {
 	modified time.Time
 	size     int64
@@ -82,7 +82,7 @@ func (m *Mutual) statFiles() (stamps [3]fileVersion) {
 	return stamps
 }
 
-// reloadIfChanged returns what the files hold now, or what was last loaded from them.
+// reloadIfChanged loads the files again if they have changed. It returns what was last loaded successfully.
 func (m *Mutual) reloadIfChanged() *material {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,7 +91,7 @@ func (m *Mutual) reloadIfChanged() *material {
 		return m.current
 	}
 	loaded, err := m.files.load()
-	if err != nil { // half-written, or not readable yet: it is tried again
+	if err != nil { // a file is half-written, or not readable yet: the next call after reloadPause tries again
 		m.failed = time.Now()
 		if stamps != m.warned {
 			m.warned = stamps
@@ -113,13 +113,13 @@ func (m *Mutual) serverConfig() *tls.Config {
 			return &tls.Config{
 				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{now.certificate},
 				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: now.authorities, NextProtos: []string{"http/1.1"},
-				SessionTicketsDisabled: true, // a certificate is to be judged each time
+				SessionTicketsDisabled: true, // so that each connection verifies the certificate
 			}, nil
 		},
 	}
 }
 
-// Listener returns the listening side of connections for HTTP.
+// Listener returns a listener that accepts the listener's connections with TLS, for HTTP.
 func (m *Mutual) Listener(listener net.Listener) net.Listener {
 	if m == nil {
 		return listener
@@ -127,7 +127,7 @@ func (m *Mutual) Listener(listener net.Listener) net.Listener {
 	return tls.NewListener(listener, m.serverConfig())
 }
 
-// Server returns the listening side of a connection.
+// Server returns the accepting side of TLS over a connection.
 func (m *Mutual) Server(conn net.Conn) net.Conn {
 	if m == nil {
 		return conn
@@ -135,11 +135,11 @@ func (m *Mutual) Server(conn net.Conn) net.Conn {
 	return tls.Server(conn, m.serverConfig())
 }
 
-// errOtherName says that a certificate is of somebody else.
+// errOtherName says that the other side's certificate has none of the expected names.
 var errOtherName = errors.New("the certificate names somebody else")
 
-// Client returns the dialling side of a connection. The certificate of the other side must have one of the names. There must be at least one name; the first is
-// sent as the server name. Empty names match nothing.
+// Client returns the dialling side of TLS over a connection. The certificate of the other side must have one of the names. There must be at least one name; the
+// first is sent as the server name. Empty names match nothing.
 func (m *Mutual) Client(conn net.Conn, names ...string) net.Conn {
 	if m == nil {
 		return conn
@@ -151,7 +151,7 @@ func (m *Mutual) clientConfig(names []string) *tls.Config {
 	now := m.reloadIfChanged()
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{now.certificate}, ServerName: names[0],
-		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection does it, for any of the names
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies instead, and accepts any of the names
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 {
 				return errOtherName
@@ -207,8 +207,7 @@ func hasName(certificate *x509.Certificate, names []string) bool {
 	return false
 }
 
-// HTTP returns a transport for requests to a server whose certificate must have Files.ServerName, or the name that is dialled if that is
-// empty.
+// HTTP returns a transport for HTTP requests. The server's certificate must have the name Files.ServerName or, if that is empty, the name that is dialled.
 func (f Files) HTTP() (*http.Transport, error) {
 	config, err := f.Client()
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 
 // Files names the files of one side of a TLS connection. All may be empty.
 type Files struct {
-	CA          string // vouch for the other side; empty is the system's
+	CA          string // certificates that vouch for the other side; empty means the system's
 	Certificate string
 	Key         string
-	ServerName  string // that the other side's certificate must have; empty is the name that was dialled
+	ServerName  string // the name that the other side's certificate must have; empty means the name that was dialled
 }
 
 // ErrInvalid is wrapped by every error about certificate files.
@@ -62,7 +62,7 @@ func (f Files) authorities() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// readWhole reads a file of certificates. One that ends within a PEM block is being written, and may lack others.
+// readWhole reads a file of certificates. It refuses a file that ends within a PEM block: such a file is being written, and may lack certificates.
 func readWhole(file string) ([]byte, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -11,9 +11,9 @@ const (
 	service = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
 	// Invoke is the topic on which clients publish requests.
 	Invoke = service + "/command/invoke"
-	// ReservedPrefix begins the topics on which only the store publishes.
+	// ReservedPrefix is the prefix of the topics on which only the store publishes.
 	ReservedPrefix = "clients/" + service
-	// Notifications begins the topics of all notifications.
+	// Notifications is the prefix of all notification topics. The client id follows, then notify, then the key.
 	Notifications = ReservedPrefix + "/"
 	notify        = "/command/notify/"
 )
@@ -29,7 +29,7 @@ func HasDisallowedCharacters(topic string) bool {
 // Base16 encodes a client id or a key for a topic: upper-case Base16 (RFC 4648 section 8).
 func Base16(text string) string { return strings.ToUpper(hex.EncodeToString([]byte(text))) }
 
-// NotificationPrefix returns what the topics of a client's notifications begin with. The key in Base16 follows.
+// NotificationPrefix returns the prefix of a client's notification topics. The key in Base16 follows.
 func NotificationPrefix(clientID string) string { return Notifications + Base16(clientID) + notify }
 
 // Notification returns the topic of a client's notifications about a key.

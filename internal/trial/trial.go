@@ -34,12 +34,12 @@ import (
 
 // Config says what to run.
 type Config struct {
-	Listen   string // of the broker; port 0 is any free one
+	Listen   string // listen address of the broker; port 0 means any free port
 	Nodes    int    // 1, 3 or 5
-	Folder   string // for the data, kept after Close; empty is a temporary one, which Close removes
+	Folder   string // folder of the data, kept after Close; empty means a temporary folder, which Close removes
 	Settings *settings.Settings
-	Admin    []string // listen addresses of the first node's admin API: the first that is free is taken; none is no API
-	Health   string   // listen address of its health port; empty is none
+	Admin    []string // listen addresses to try in turn for the first node's admin API; none means no API
+	Health   string   // listen address of the first node's health port; empty means none
 	Version  string   // of the program
 	Log      *slog.Logger
 }
@@ -92,7 +92,7 @@ func address(s *httpapi.Server) string {
 // Folder returns where the data is, and whether that is temporary.
 func (c *Cluster) Folder() (folder string, temporary bool) { return c.folder, c.temporary }
 
-// Exits receives an error when a node cannot go on. WaitReady receives from the same channel.
+// Exits returns the channel on which an error arrives when a node cannot go on. WaitReady receives from the same channel.
 func (c *Cluster) Exits() <-chan error { return c.exits }
 
 func (c *Cluster) start() (err error) {
@@ -193,7 +193,7 @@ func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, ide
 		Address: raft.ServerAddress(id), Raft: network.Transport(id, timing()), Peers: network, Attach: network.Attach,
 	}
 	started, err := node.Start(context.Background(), node.Config{
-		LogStore: raftlog.BoltDB, // it takes 64 MiB less of the disk, which may be one in memory
+		LogStore: raftlog.BoltDB, // it takes 64 MiB less disk space than the WAL; the folder may be on a file system in memory
 		Cluster:  s.Cluster.Name, Name: name, DataDir: filepath.Join(c.folder, name), MinFreeDisk: int64(s.Node.MinFreeDisk),
 		Timing: timing(), Offer: wanted, PolicyFile: s.FollowedPolicy(), Front: front, Driver: c.broker,
 		Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTimeout},

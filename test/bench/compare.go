@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// compareOptions are the flags of all commands that measure.
+// compareOptions are the flags of all commands that measure, and the systems that the command measures.
 type compareOptions struct {
 	holdfast    string
 	dir         string
@@ -34,7 +34,7 @@ func newCompare() *cobra.Command {
 		Use: "compare", Short: "The same load on Holdfast, etcd, NATS JetStream KV, bare raft and the broker alone, in one run",
 		RunE: func(command *cobra.Command, _ []string) error {
 			measured, err := o.run(command.Context())
-			if len(measured.Points) > 0 { // what was measured is not lost
+			if len(measured.Points) > 0 { // also after an error
 				err = errors.Join(err, measured.write(o.output))
 			}
 			return err
@@ -58,7 +58,7 @@ func (o *compareOptions) add(command *cobra.Command) {
 	flags.DurationVar(&o.duration, "duration", 3*time.Second, "length of each measurement")
 }
 
-// compared returns everything that is compared.
+// compared returns the systems of the command compare.
 func compared(nodes int) []system {
 	all := []workload{sets(), reads(), mixed()}
 	return append([]system{
@@ -73,13 +73,13 @@ func compared(nodes int) []system {
 	}, secureSystems(nodes, []workload{sets()})...)
 }
 
-// point is what was measured of one workload at one number of requests under way.
+// point has the measured figures of one system and one workload, at one number of requests under way.
 type point struct {
 	System      string    `json:"system"`
 	Workload    string    `json:"workload"`
 	Outstanding int       `json:"outstanding"`
 	Rates       []float64 `json:"rates"` // requests per second, by round
-	P50         []float64 `json:"p50"`   // milliseconds, as all latencies
+	P50         []float64 `json:"p50"`   // milliseconds, by round, as P99 and P999
 	P99         []float64 `json:"p99"`
 	P999        []float64 `json:"p99.9"`
 	// Processor is the processor time per request in microseconds, by process and round, as the kernel counts it.
@@ -154,10 +154,10 @@ func (o *compareOptions) environment() (env *environment, clean func(), err erro
 		return nil, nil, err
 	}
 	root := env.dir
-	return env, func() { _ = os.RemoveAll(root) }, os.Chmod(root, 0o755) // mosquitto gives up root, and reads its configuration then
+	return env, func() { _ = os.RemoveAll(root) }, os.Chmod(root, 0o755) // mosquitto reads its configuration after it has given up root
 }
 
-// within runs use with a system that runs in a folder of its own.
+// within starts a system in a folder of its own, calls use, stops the system, and removes the folder.
 func within(ctx context.Context, env *environment, s system, use func(*environment, *deployment) error) error {
 	inner := *env
 	var err error

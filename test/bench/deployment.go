@@ -14,11 +14,11 @@ const startTime = time.Minute
 // deployment is a started system, and how the load reaches it.
 type deployment struct {
 	kind      string   // the --system of the load role, which chooses the client library
-	addresses []string // for the clients of the load: of the broker, or of the members if there is no broker
-	broker    string   // of the MQTT broker, for the nodes; empty if there is no broker
-	authority string   // file with the certificate authority of mqtts addresses
+	addresses []string // where the clients of the load connect: to the broker, or to the members if there is no broker
+	broker    string   // address of the MQTT broker for the nodes; empty if there is no broker
+	authority string   // path of the CA certificate for mqtts addresses
 	processes []*process
-	raft      string   // URL of the leader of a bare raft, which makes its own load; empty for other systems
+	raft      string   // URL of the leader of a bare raft, which puts the load on itself; empty for other systems
 	health    []string // host:port of each Holdfast node's health endpoints
 	admin     []string // host:port of each Holdfast node's admin API
 }

@@ -17,7 +17,7 @@ import (
 // growth holds the options of the command growth.
 type growth struct {
 	compareOptions
-	largest int // keys
+	largest int // the largest number of keys
 }
 
 func newGrowth() *cobra.Command {
@@ -41,11 +41,11 @@ type growthPoint struct {
 	P50         float64 `json:"p50"` // milliseconds
 	P99         float64 `json:"p99"`
 	P999        float64 `json:"p99.9"`
-	Memory      float64 `json:"mebibytes,omitempty"`         // anonymous memory of one node; on the axis keys, after the restart
-	BytesPerKey float64 `json:"overheadPerKey,omitempty"`    // beyond key and value
-	Restart     float64 `json:"restartSeconds,omitempty"`    // until it is ready again, after kill -9
-	WhileSaving float64 `json:"p99.9whileSaving,omitempty"`  // milliseconds, while snapshots are taken
-	Snapshot    float64 `json:"snapshotSeconds,omitempty"`   // the longest of those that ended under load
+	Memory      float64 `json:"mebibytes,omitempty"`         // resident anonymous memory of one node; for keys, after the restart
+	BytesPerKey float64 `json:"overheadPerKey,omitempty"`    // memory for each key beyond key and value
+	Restart     float64 `json:"restartSeconds,omitempty"`    // time until the node is ready again, after kill -9
+	WhileSaving float64 `json:"p99.9whileSaving,omitempty"`  // p99.9 in milliseconds, while snapshots are taken
+	Snapshot    float64 `json:"snapshotSeconds,omitempty"`   // how long the longest snapshot under load took
 	Filled      float64 `json:"fillKeysPerSecond,omitempty"` // how fast the keys were written
 }
 
@@ -88,7 +88,7 @@ func (g *growth) run(ctx context.Context) error {
 	return g.write(all)
 }
 
-// growthAxis is one thing that grows.
+// growthAxis is one quantity that grows, for instance the number of keys. measure measures all its sizes.
 type growthAxis struct {
 	name    string
 	measure func() error
@@ -125,7 +125,7 @@ func (g *growth) allKeys(ctx context.Context, env *environment, note func(*growt
 	}
 	for _, keys := range []int{2_000, 20_000, 200_000} {
 		if keys > g.largest/5 {
-			continue // two gigabytes take their time
+			continue // the largest of these is two gigabytes of values, which take their time
 		}
 		if err := note(g.keys(ctx, env, keys, 10<<10)); err != nil {
 			return fmt.Errorf("%d keys of 10 KiB: %w", keys, err)
@@ -134,7 +134,7 @@ func (g *growth) allKeys(ctx context.Context, env *environment, note func(*growt
 	return nil
 }
 
-// plain is a cluster of some nodes with their defaults.
+// plain returns a Holdfast cluster of some nodes with default settings.
 func plain(nodes int) system { return holdfastSystem(fmt.Sprintf("%d nodes", nodes), nodes, nil) }
 
 const (
@@ -174,7 +174,7 @@ func (g *growth) keys(ctx context.Context, env *environment, keys, size int) (*g
 	})
 }
 
-// whileSaving measures while snapshots are taken.
+// whileSaving puts load on the node while it takes one snapshot after the other.
 func (g *growth) whileSaving(ctx context.Context, env *environment, d *deployment, options loadOptions, m *growthPoint) error {
 	saving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -204,7 +204,7 @@ func (g *growth) whileSaving(ctx context.Context, env *environment, d *deploymen
 	return nil
 }
 
-// restart measures how long a killed node takes, and what it needs of memory then.
+// restart kills the node and starts it again. It measures how long that takes, and the memory of the new process. bytes is the size of all keys and values.
 func (g *growth) restart(ctx context.Context, d *deployment, m *growthPoint, bytes int) error {
 	old := d.processes[len(d.processes)-1]
 	old.kill()
@@ -238,7 +238,7 @@ func (g *growth) sets(ctx context.Context, env *environment, m *growthPoint, nod
 	})
 }
 
-// members measures a number of members.
+// members measures SETs on a cluster of a number of members.
 func (g *growth) members(ctx context.Context, env *environment, members int) (*growthPoint, error) {
 	return g.sets(ctx, env, &growthPoint{What: "members", Size: members, Detail: setsUnderWay}, members, func(*loadOptions) {})
 }
@@ -261,7 +261,7 @@ func (g *growth) busyClients(ctx context.Context, env *environment, clients int)
 	})
 }
 
-// extendWarmup adds what many new connections cost.
+// extendWarmup adds time to the warm-up for the work that new connections cost.
 func (o *loadOptions) extendWarmup() { o.Warmup += time.Duration(o.Connections) * 2 * time.Millisecond }
 
 // busyClients names the axis on which each client has one request under way.
@@ -303,7 +303,7 @@ func (g *growth) write(all []*growthPoint) error {
 	)
 }
 
-// saveChart draws what grows into a file of its name, if it was measured.
+// saveChart draws the points of one axis into a file that has the name of the axis. Without points it writes no file.
 func (g *growth) saveChart(all []*growthPoint, what string) error {
 	return saveUnlessEmpty(growthChart(all, what), filepath.Join(g.output, what+".svg"))
 }
@@ -315,7 +315,7 @@ func saveUnlessEmpty(c *chart, file string) error {
 	return c.save(file)
 }
 
-// growthChart draws throughput and latency against the number of one thing. Size 0 is drawn at 1, because the axis is logarithmic.
+// growthChart draws throughput and p99 latency against the size on one axis of growth. Size 0 is drawn at 1, because the scale is logarithmic.
 func growthChart(all []*growthPoint, what string) *chart {
 	rate, p99 := series{name: "requests/s"}, series{name: "p99, milliseconds"}
 	for _, m := range all {

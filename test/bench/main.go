@@ -1,6 +1,6 @@
-// Command bench measures Holdfast beside etcd and NATS JetStream KV, which a user would pick instead, beside a bare hashicorp/raft, and beside an echo: the
-// most that the broker allows. Every system runs as processes of its own on this machine; rounds are interleaved, and medians are reported. It is a module
-// of its own, because it links etcd and NATS.
+// Command bench measures Holdfast beside its alternatives etcd and NATS JetStream KV, beside a bare hashicorp/raft, and beside an echo. The echo is an MQTT
+// client that answers each request at once: it shows the most that the broker allows. Every system runs as processes of its own on this machine. Each round
+// measures every system in turn, and medians over the rounds are reported. bench is a module of its own, because it links etcd and NATS.
 package main
 
 import (

@@ -21,7 +21,7 @@ type measurement struct {
 	took   time.Duration            // duration of the load, the warm-up included
 }
 
-// perRequest returns a processor time for each request, in microseconds. It takes the rate of the warm-up for the same as the measured one.
+// perRequest divides a processor time by the number of requests, and returns microseconds. It assumes that the warm-up had the measured rate.
 func (m *measurement) perRequest(used time.Duration) float64 {
 	return float64(used.Microseconds()) / (m.result.Rate * m.took.Seconds())
 }

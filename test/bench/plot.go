@@ -78,7 +78,7 @@ func widen(axis *plot.Axis) {
 	}
 }
 
-// seriesColour differs for the colour-blind, too (Okabe and Ito). It repeats after seven.
+// seriesColour returns a colour of Okabe and Ito's palette, which the colour-blind can tell apart. The colours repeat after seven.
 func seriesColour(i int) color.Color {
 	colours := []color.RGBA{
 		{A: 255},

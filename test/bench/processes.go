@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// process is one that bench has started. Its output is in a file.
+// process is a process that bench has started. Its output goes to the file log.
 type process struct {
 	name    string
 	command *exec.Cmd
@@ -30,7 +30,7 @@ func startProcess(dir, name, program string, arguments ...string) (*process, err
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }() // the child has its own
+	defer func() { _ = file.Close() }() // the child has a descriptor of its own
 	p.command.Stdout, p.command.Stderr, p.command.Dir = file, file, dir
 	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.command.Start(); err != nil {
@@ -54,7 +54,7 @@ func (p *process) cpu() time.Duration {
 	if err != nil {
 		return 0
 	}
-	_, rest, _ := bytes.Cut(data, []byte(") ")) // the name may hold spaces, and is one of ours
+	_, rest, _ := bytes.Cut(data, []byte(") ")) // skip the name: it may hold spaces, but none of ours holds ") "
 	fields := strings.Fields(string(rest))
 	const userTime, systemTime, tick = 11, 12, 10 * time.Millisecond
 	if len(fields) <= systemTime {
@@ -99,7 +99,7 @@ func listens(address string) bool {
 	return err == nil && conn.Close() == nil
 }
 
-// ports returns loopback addresses with free ports, below the range of ephemeral ports.
+// ports hands out loopback addresses with free ports, below the range of ephemeral ports.
 type ports struct{ next int }
 
 func (p *ports) take() string {
@@ -126,7 +126,7 @@ func median(values []float64) float64 {
 
 var errNoProgram = errors.New("program not found")
 
-// find returns the path of a program, also where Debian keeps those for root.
+// find returns the path of a program. It also looks into /usr/sbin, where Debian keeps programs for root.
 func find(program string) (string, error) {
 	if path, err := exec.LookPath(program); err == nil {
 		return path, nil

@@ -6,15 +6,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// recordedRatio is the expected ratio: the processor time of three members for a SET, divided by that of the subscribers and the load of an echo with three
-// subscribers. The broker is left out: it needed 50 µs for a SET on one machine and 30 µs on another, while the Go processes needed the same on both.
-// A commit that changes the ratio permanently updates the constant: `make bench-processor` prints the new value.
+// recordedRatio is the expected ratio. The dividend is the processor time of three members for a SET. The divisor is that of the subscribers and the load of
+// an echo (echoSystem) with three subscribers. The broker is left out: it needed 50 µs for a SET on one machine and 30 µs on another, while the Go processes
+// needed the same on both. A commit that changes the ratio permanently updates the constant: `make bench-processor` prints the new value.
 const recordedRatio = 2.3
 
-// newProcessor measures the processor time for a SET beside that of an echo, and fails when it has grown. Rates depend on what else the machine does;
-// processor time hardly does, and a ratio in one run less still.
+// newProcessor measures the processor time for a SET beside that of an echo, and fails when their ratio has grown. Rates depend on what else the machine
+// does. Processor time hardly depends on it, and the ratio of two in one run even less.
 func newProcessor() *cobra.Command {
-	const most = 1.15 // of what is recorded
+	const most = 1.15 // the command fails above this multiple of recordedRatio
 	const members, outstanding = 3, 256
 	echo := fmt.Sprintf("echo, %d subscribers", members)
 	o := compareOptions{nodes: members, outstanding: []int{outstanding}, systems: func(nodes int) []system {
@@ -41,8 +41,8 @@ func newProcessor() *cobra.Command {
 	return command
 }
 
-// processorRatio returns the median over the rounds of the processor time of one system's members for a request, divided by that of all processes of another
-// but the broker in the same round.
+// processorRatio divides, round by round, the processor time for a request of the members of system by that of all processes but the broker of the system by.
+// It returns the median of the rounds.
 func (c *comparison) processorRatio(system, by, workload string, outstanding int) float64 {
 	members, all := c.points[pointKey{system, workload, outstanding}].members(), c.points[pointKey{by, workload, outstanding}].processorWithout("broker")
 	return median(quotients(members, all))

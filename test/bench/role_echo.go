@@ -10,10 +10,10 @@ import (
 	"holdfast/test/bench/echo"
 )
 
-// echoTopic is as long as the store's invoke topic.
+// echoTopic is where the load publishes requests for the echo. It is as long as the store's invoke topic.
 const echoTopic = "statestore/v1/00000000-0000-0000-0000-0000000bench/command/invoke"
 
-// newEchoRole is a client that answers requests at once, or only receives them.
+// newEchoRole returns the command that runs one client of the echo: it answers requests at once, or only receives them.
 func newEchoRole() *cobra.Command {
 	var broker, id string
 	var answer bool

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// newEtcdRole is a member of an etcd cluster with its defaults.
+// newEtcdRole returns the command that runs a member of an etcd cluster with etcd's default settings.
 func newEtcdRole() *cobra.Command {
 	var name, dir, listen, peer, cluster string
 	command := &cobra.Command{Use: "etcd", RunE: func(command *cobra.Command, _ []string) error {

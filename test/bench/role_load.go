@@ -35,8 +35,8 @@ type loadOptions struct {
 	Connections int
 	Warmup      time.Duration
 	Duration    time.Duration
-	Fill        bool
-	Watchers    int // keys that are watched, each by one watcher; Holdfast only
+	Fill        bool // write every key once, and measure nothing
+	Watchers    int  // keys that are watched, each by one watcher; Holdfast only
 	// Spread sends each request over a connection picked at random. Otherwise each worker keeps to one, and there are no more connections than workers.
 	Spread bool
 }
@@ -45,7 +45,7 @@ func (o *loadOptions) load() load.Options {
 	return load.Options{Outstanding: o.Outstanding, Warmup: o.Warmup, Duration: o.Duration}
 }
 
-// newLoadRole puts load on a system, and prints the result as JSON.
+// newLoadRole returns the command that puts load on a system and prints the result as JSON.
 func newLoadRole() *cobra.Command {
 	var kind, addresses, authority, text string
 	command := &cobra.Command{Use: "load", RunE: func(command *cobra.Command, _ []string) error {
@@ -150,8 +150,8 @@ func fill(ctx context.Context, s store, o *loadOptions, value []byte) error {
 
 type holdfastStore struct{ clients []*client.Client }
 
-// openOn returns a function that opens connections to the store, or to a stand-in that answers on another topic. authority is
-// the file of the authorities for brokers with TLS.
+// openOn returns a function that opens connections to the store if topic is empty, else to the echo that receives requests on
+// topic. authority is the path of the CA certificate for brokers with TLS.
 func openOn(authority, topic string) func(ctx context.Context, addresses []string, connections int) (store, error) {
 	return func(ctx context.Context, addresses []string, connections int) (store, error) {
 		config, err := tlsconfig.Files{CA: authority}.Client()
@@ -164,7 +164,7 @@ func openOn(authority, topic string) func(ctx context.Context, addresses []strin
 			s.clients[n], err = client.Connect(ctx, client.Config{Addresses: addresses, TLS: config, InvokeTopic: topic, Timeout: requestTimeout})
 			return err
 		})
-		return s, err // the process ends with an error
+		return s, err // after an error the process ends, so nothing is closed
 	}
 }
 
@@ -181,7 +181,7 @@ func (s *holdfastStore) Get(ctx context.Context, connection int, key string) err
 	return err
 }
 
-// watch watches a number of keys, over all connections, and reads what comes.
+// watch watches the first count keys, spread over all connections, and discards the events. stop ends the reading.
 func (s *holdfastStore) watch(ctx context.Context, count int) (stop func(), err error) {
 	const atOnce = 64
 	ctx, cancel := context.WithCancel(ctx)

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newNATSRole is a member of a NATS cluster with JetStream, which syncs every write to the disk.
+// newNATSRole returns the command that runs a member of a NATS cluster. Its JetStream syncs every write to the disk.
 func newNATSRole() *cobra.Command {
 	var name, dir, listen, peer, routes string
 	command := &cobra.Command{Use: "nats", RunE: func(command *cobra.Command, _ []string) error {

@@ -20,8 +20,8 @@ import (
 	"holdfast/internal/load"
 )
 
-// newRaftRole returns the command that runs a member of a bare raft cluster: one entry for each command, nothing is done with it, and no MQTT. The leader puts
-// the load on itself when it is asked to over HTTP, which is also how it says that it leads.
+// newRaftRole returns the command that runs a member of a bare raft cluster. There is no MQTT. Each command is one entry, and the state machine ignores it.
+// A GET over HTTP shows whether the member leads. A POST makes the leader put load on itself.
 func newRaftRole() *cobra.Command {
 	var name, dir, listen, peer, peers string
 	command := &cobra.Command{Use: "raft", RunE: func(command *cobra.Command, _ []string) error {
@@ -53,7 +53,7 @@ func openRaft(name, dir, peer string, peers []string) (*raft.Raft, error) {
 		return nil, err
 	}
 	store, err := raftboltdb.New(raftboltdb.Options{
-		Path: filepath.Join(dir, "raft.db"), BoltOptions: &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}, // as those of holdfast's own log
+		Path: filepath.Join(dir, "raft.db"), BoltOptions: &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}, // as in Holdfast's boltdb log
 	})
 	if err != nil {
 		return nil, err

@@ -30,15 +30,15 @@ func mixed() workload { return workload{"80:20", 80} }
 
 // environment has what a system is started with.
 type environment struct {
-	dir      string // for the data of this system in this round; its disk is part of what is measured
+	dir      string // folder for the data of this system in this round; its disk is part of what is measured
 	self     string // path of this program
 	holdfast string // path of the holdfast binary under test
-	nodes    int    // members of each system that is not Holdfast
+	nodes    int    // members of etcd, NATS and bare raft clusters
 	ports    ports
 }
 
-// echoSystem is the broker and processes that subscribe to the requests. The first one answers each request at once, the others only receive. So it is the most
-// that any system behind this broker can reach.
+// echoSystem is the broker and processes that subscribe to the requests. The first process answers each request at once, the others only receive. So its rate
+// is the most that any system behind this broker can reach.
 func echoSystem(name string, subscribers int, workloads []workload) system {
 	return system{name: name, workloads: workloads, start: func(ctx context.Context, env *environment) (*deployment, error) {
 		d := &deployment{kind: "echo"}
@@ -130,8 +130,8 @@ func raftSystem() system {
 	}}
 }
 
-// members starts the members of a system that this program contains (see role_*.go). arguments returns those of one member: listen is its address for clients, peer
-// its address for the other members, and peers has those of all members.
+// members starts the members of a system that this program contains (see role_*.go). arguments returns the command-line arguments of one member: listen is its
+// address for clients, peer its address for the other members, and peers has the peer addresses of all members.
 func (d *deployment) members(env *environment, role string, arguments func(name, listen, peer string, peers []string) []string) error {
 	var listen, peers []string
 	for range env.nodes {

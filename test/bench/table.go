@@ -29,7 +29,7 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 	return keys
 }
 
-// table returns the medians in Markdown: processor time, rates, latencies, and the goals' ratios.
+// table returns the medians in Markdown: processor time, rates, latencies, and ratios between systems.
 func (c *comparison) table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s. %d members each; medians of %d interleaved rounds of %v; values of %d bytes, keys of 20, %d keys, %d connections; every write synced to disk.\n",
@@ -52,7 +52,7 @@ func (c *comparison) outstanding() (all []int) {
 	return all
 }
 
-// series returns the names of the lines, in order.
+// series returns the system and the workload of each table row and plot line, in the order in which they were first measured.
 func (c *comparison) series() (all [][2]string) {
 	for _, p := range c.Points {
 		if name := [2]string{p.System, p.Workload}; !slices.Contains(all, name) {
@@ -87,7 +87,7 @@ func (c *comparison) figures(b *strings.Builder, title, format string, value fun
 	}
 }
 
-// ratio is a comparison that a goal is set for. It is made round by round.
+// ratio is a row of the table of ratios: one system's values divided by those of another one, the base, round by round.
 type ratio struct {
 	title, system, workload, base, baseWorkload string
 	values                                      func(*point) []float64
@@ -148,7 +148,7 @@ func (p *point) processorWithout(names ...string) []float64 {
 	return sums
 }
 
-// processors says how much processor time each process used, at the largest number of requests under way that is measured with 256 or fewer.
+// processors writes how much processor time each process used. The number of requests under way is the largest measured one up to 256.
 func (c *comparison) processors(b *strings.Builder) {
 	chosen := 0
 	for _, n := range c.outstanding() {
@@ -170,7 +170,7 @@ func (c *comparison) processors(b *strings.Builder) {
 	}
 }
 
-// describeMachine says where the figures come from.
+// describeMachine returns the processor, the platform and the Go version, as the origin of the figures.
 func describeMachine() string {
 	name := "unknown processor"
 	if file, err := os.Open("/proc/cpuinfo"); err == nil {

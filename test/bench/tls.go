@@ -43,7 +43,7 @@ func newTLS() *cobra.Command {
 	return command
 }
 
-// secureSystems are the product with TLS between broker and nodes, and with TLS for the load as well.
+// secureSystems returns two systems: Holdfast with TLS between broker and nodes, and Holdfast with TLS for the load as well.
 func secureSystems(nodes int, workloads []workload) []system {
 	return []system{
 		linkedSystem("Holdfast, nodes by TLS", nodes, workloads, links{nodesTLS: true}),
@@ -51,7 +51,7 @@ func secureSystems(nodes int, workloads []workload) []system {
 	}
 }
 
-// ratio returns the median over the rounds of one system's rate divided by that of another in the same round.
+// ratio divides, round by round, the rate of system by the rate of the system by. It returns the median of the rounds.
 func (c *comparison) ratio(system, by, workload string, outstanding int) float64 {
 	rates := c.points[pointKey{system, workload, outstanding}].Rates
 	others := c.points[pointKey{by, workload, outstanding}].Rates

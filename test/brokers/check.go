@@ -21,8 +21,8 @@ type result struct {
 	name, version string
 	conformance   string
 	attacks       string
-	modes         map[string]*mode // by ingest
-	watchEnds     string           // when the watches of a client that disconnects end
+	modes         map[string]*mode // by value of cluster.ingest
+	watchEnds     string           // how long after its disconnect a client's watches ended
 	rates         []string
 	skipped       bool
 	problems      []error
@@ -31,7 +31,7 @@ type result struct {
 // mode is what was found in one ingest mode.
 type mode struct{ kill, stop, restart outage }
 
-// outage is what load felt of one failure.
+// outage is the effect of a failure on the load: gap is the longest time that an answered request took, and failed is the number of failed requests.
 type outage struct {
 	measured bool
 	gap      time.Duration
@@ -80,7 +80,7 @@ func check(ctx context.Context, t *tools, b broker) *result {
 		problem("ingest "+ingest, err)
 		c.close()
 	}
-	if b.plugin && b.suite != thisMachine { // with this machine's Mosquitto, make test and make test-sdk run them
+	if b.plugin && b.suite != thisMachine { // make test and make test-sdk run them with this machine's Mosquitto
 		problem("attacks", r.attack(ctx, t, i))
 	} else if b.plugin {
 		r.attacks = "by `make test`, `make test-sdk`"
@@ -191,7 +191,8 @@ func (r *result) attack(ctx context.Context, t *tools, i *instance) error {
 	return err
 }
 
-// shims returns a folder with the broker's programs, and make, as they are in its root.
+// shims returns a folder with scripts that run the broker's programs, and make, inside the broker's root (the folder with its Debian release). The folder is
+// empty for a broker of this machine.
 func shims(t *tools, i *instance) (string, error) {
 	folder := filepath.Join(i.folder, "shims")
 	if err := os.MkdirAll(folder, 0o755); err != nil || i.root == "" {
@@ -309,7 +310,7 @@ func (r *result) watches(ctx context.Context, i *instance, c cluster) error {
 	return errors.New("the watch of a client that has disconnected does not end")
 }
 
-// measure puts SETs on the store, in closed loops.
+// measure measures the rate of SETs at 1, 64 and 256 outstanding requests.
 func (r *result) measure(ctx context.Context, i *instance) error {
 	const connections = 4
 	var clients []*client.Client

@@ -96,7 +96,7 @@ func (c cluster) waitReady() error {
 	return nil
 }
 
-// leader returns the node that leads, as the first that answers says.
+// leader returns the running node that leads, according to the first node that names one.
 func (c cluster) leader() (*node, error) {
 	var found *node
 	err := until("a node leads", 30*time.Second, func() bool {

@@ -12,10 +12,10 @@ import (
 
 const (
 	loadClients = 16
-	loadPause   = 10 * time.Millisecond // of each client between two requests
+	loadPause   = 10 * time.Millisecond // pause of each client between two requests
 )
 
-// pressure is clients that each write a counter under a key of their own, again and again.
+// pressure is the load: clients, each of which writes a growing counter to a key of its own.
 type pressure struct {
 	stop func()
 	work sync.WaitGroup
@@ -23,9 +23,9 @@ type pressure struct {
 	mu           sync.Mutex
 	answered     int
 	failed       []error
-	longest      time.Duration    // of an answered request, since during began
+	longest      time.Duration    // longest time that an answered request took, since during began
 	acknowledged [loadClients]int // the last acknowledged counter of each client
-	finished     [loadClients]int // requests of each client, also those that failed
+	finished     [loadClients]int // number of requests of each client that have ended, failed ones included
 }
 
 func connect(ctx context.Context, i *instance, id string) (*client.Client, error) {
@@ -78,7 +78,7 @@ func (l *pressure) run(ctx context.Context, c *client.Client, number int) {
 	}
 }
 
-// during does something under load, waits until the load goes on, and returns how long the longest answered request took, and how many
+// during calls do under load, and waits until the load goes on. It returns the longest time that an answered request took meanwhile, and how many requests
 // failed.
 func (l *pressure) during(what string, do func() error) (gap time.Duration, failed int, err error) {
 	if err := l.progress(200); err != nil {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// matrix returns the results as a table in Markdown. A cell of a failure has the longest time that an answered request took, and how many
-// requests failed. What was not measured is a dash.
+// matrix returns the results as a table in Markdown. The cell of a failure has the longest time that an answered request took, and the number of failed
+// requests. A dash stands for what was not measured.
 func matrix(results []*result) string {
 	var b strings.Builder
 	b.WriteString("| broker | conformance | leader killed | leader stopped | broker restarted | same, `ingest: leader` | a client's watches end | SET/s at 1, 64, 256 | plugin, attacks, libraries |\n")

@@ -53,7 +53,8 @@ func (p *process) kill() {
 	<-p.exited
 }
 
-// stop ends a process as an operator would. In a namespace all processes get the signal: the first may be a shell that waits for the broker.
+// stop ends a process by SIGTERM, as an operator would. Its descendants get the signal, too, because the first one may be a shell that waits for the broker.
+// unshare, which made their namespace, does not get it.
 func (p *process) stop() error {
 	for _, pid := range descendants(p.command.Process.Pid) {
 		if pid == p.command.Process.Pid && filepath.Base(p.command.Path) == "unshare" {
@@ -90,11 +91,11 @@ func descendants(pid int) []int {
 
 // tail returns the end of what the process printed.
 func (p *process) tail() string {
-	text, _ := os.ReadFile(p.log) // what there is
+	text, _ := os.ReadFile(p.log) // the text is empty if there is none
 	return last(string(text), 12)
 }
 
-// until waits for a condition.
+// until waits for a condition, for at most limit. what names the condition in the error.
 func until(what string, limit time.Duration, condition func() bool) error {
 	for deadline := time.Now().Add(limit); !condition(); <-time.After(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -111,7 +112,7 @@ func listens(address string) bool {
 
 var nextPort = 20_000 + os.Getpid()%500*20
 
-// freePort returns a port on which nothing listens, below the range that the system takes its own from.
+// freePort returns a port on which nothing listens. It is below the range of the kernel's ephemeral ports.
 func freePort() int {
 	for {
 		nextPort++

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// broker is one that is run.
+// broker is a broker to test.
 type broker struct {
 	name  string
 	suite suite
-	// prepare writes the configuration into a folder and returns the command, which may be started several times.
+	// prepare writes the configuration into a folder. It returns a function that makes the broker's command, for each start a new one.
 	prepare func(ctx context.Context, t *tools, root, folder string, port int) (func() *exec.Cmd, error)
 	// version is a command that prints the broker's name and version.
 	version []string
 	// user is the user name, and password, that every client needs; empty is none.
 	user string
-	// watchesStay says that the broker sends no PUBACK 0x10: the watches of a client that is gone end by watch.ttl.
+	// watchesStay says that the broker sends no PUBACK 0x10 (no matching subscribers). The watches of a disconnected client then end by watch.ttl.
 	watchesStay bool
 	// plugin says that the broker is Mosquitto: the plugin, the driver and all attacks are run as well.
 	plugin bool
@@ -49,7 +49,7 @@ func prepareEmbedded(ctx context.Context, t *tools, _, _ string, port int) (func
 	}, nil
 }
 
-// prepareMosquitto uses the part of the shipped configuration that is about the flow of messages, for everybody.
+// prepareMosquitto uses the part of the shipped configuration that is about message flow, and lets clients connect without a user.
 func prepareMosquitto(ctx context.Context, t *tools, root, folder string, port int) (func() *exec.Cmd, error) {
 	flow, err := os.ReadFile(filepath.Join(t.repository, "deploy/mosquitto/conf.d/flow.conf"))
 	if err != nil {
@@ -65,7 +65,7 @@ func prepareMosquitto(ctx context.Context, t *tools, root, folder string, port i
 
 func prepareRabbitMQ(ctx context.Context, _ *tools, root, folder string, port int) (func() *exec.Cmd, error) {
 	config, plugins := filepath.Join(folder, "rabbitmq.conf"), filepath.Join(folder, "enabled_plugins")
-	// With the default prefetch of 10 it delivers a quarter as much. It stamps no client id, and wants a login or a user for everybody.
+	// With its default prefetch of 10, RabbitMQ delivers a quarter as much. It does not stamp requests with client ids. Anonymous clients need a user of it.
 	text := fmt.Sprintf(`listeners.tcp.default = 127.0.0.1:%d
 mqtt.listeners.tcp.default = 127.0.0.1:%d
 mqtt.prefetch = 1000
@@ -96,7 +96,7 @@ modules: {mod_mqtt: {max_queue: unlimited}}
 `, port)
 	settings := fmt.Sprintf("INET_DIST_INTERFACE=127.0.0.1\nERLANG_NODE=e%d@localhost\nexport ERL_EPMD_ADDRESS=127.0.0.1\nexport ERL_EPMD_PORT=%d\n", port, freePort())
 	spool, logs := filepath.Join(folder, "spool"), filepath.Join(folder, "logs")
-	const everybody = 0o777 // it gives up root
+	const everybody = 0o777 // ejabberd gives up root, and has to write here
 	if err := errors.Join(
 		os.WriteFile(config, []byte(text), 0o644), os.WriteFile(control, []byte(settings), 0o644),
 		os.Mkdir(spool, everybody), os.Mkdir(logs, everybody), os.Chmod(spool, everybody), os.Chmod(logs, everybody), os.Chmod(folder, everybody),
@@ -131,7 +131,7 @@ func launch(ctx context.Context, t *tools, b broker) (i *instance, err error) {
 	if i.root, err = root(ctx, b.suite); err != nil {
 		return i, err
 	}
-	if i.folder, err = os.MkdirTemp("/tmp", "holdfast-brokers-"); err != nil { // which a root has, too
+	if i.folder, err = os.MkdirTemp("/tmp", "holdfast-brokers-"); err != nil { // each root has this machine's /tmp mounted
 		return i, err
 	}
 	if err := os.Chmod(i.folder, 0o755); err != nil {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// suite is a release of Debian whose brokers run here; the empty one is this machine's own.
+// suite is a release of Debian from which brokers are taken. The empty suite stands for this machine's own system.
 type suite string
 
 const (
@@ -21,19 +21,20 @@ const (
 	debianTesting suite = "forky"
 )
 
-// packages are what a suite provides: brokers, and what builds the plugin for Mosquitto.
+// packages has the packages that are installed from each suite: brokers, and what the plugin for Mosquitto is built with.
 var packages = map[suite][]string{
 	debian13:      {"mosquitto", "mosquitto-clients", "mosquitto-dev", "libmosquitto-dev", "rabbitmq-server", "gcc", "libc6-dev", "make"},
 	debianTesting: {"mosquitto", "mosquitto-clients", "mosquitto-dev", "libmosquitto-dev", "rabbitmq-server", "ejabberd", "gcc", "libc6-dev", "make"},
 }
 
-// errNoRelease is wrapped by errors about a folder that could not be made: with CI=true that is a failure, else its brokers are left out.
+// errNoRelease says that the folder with a release could not be made. With CI=true that is a failure. Without it, the brokers of the release are left out.
 var errNoRelease = errors.New("debootstrap could not make the folder of a release")
 
-// required reports whether everything has to run: what cannot be had is a failure then.
+// required reports whether all brokers have to run. If so, a release that cannot be installed is a failure.
 func required() bool { return os.Getenv("CI") == "true" }
 
-// root returns the folder with a suite, which is made in about a minute when it is not there. Later runs use it again.
+// root returns the folder in which a suite is installed, or "" for this machine. A missing folder is made, which takes about a minute. Later runs use it
+// again.
 func root(ctx context.Context, s suite) (string, error) {
 	if s == thisMachine {
 		return "", nil
@@ -84,7 +85,7 @@ func makeRoot(ctx context.Context, s suite, folder string) error {
 	return nil
 }
 
-// mirrorOf returns where this machine's own packages come from.
+// mirrorOf returns the URL of the Debian mirror from which this machine installs its packages.
 func mirrorOf(ctx context.Context) (string, error) {
 	text, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages", "Component: main").Output()
 	if err != nil {
@@ -98,8 +99,8 @@ func mirrorOf(ctx context.Context) (string, error) {
 	return "", errors.New("apt-get names no source of Debian's packages")
 }
 
-// inside returns a command in a root, or on this machine, as the first process of a process-id namespace: nothing that it starts outlives it. /tmp
-// and the devices are this machine's.
+// inside returns a command that runs in a root or, if root is empty, on this machine. It is the first process of a PID namespace, so nothing that it starts
+// outlives it. /tmp and /dev are this machine's.
 func inside(ctx context.Context, root, program string, arguments ...string) *exec.Cmd {
 	const script = `root=$0
 if [ -n "$root" ]; then mount --bind /tmp "$root/tmp" && mount --bind /dev "$root/dev" && mount -t proc proc "$root/proc" || exit 125; exec chroot "$root" "$@"; fi

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// followMosquittoPage runs the commands of docs/brokers/mosquitto.md in a clean Debian, with this machine as the broker's address. Then it tests what they
-// set up with a client and a node's user.
+// followMosquittoPage runs the commands of docs/brokers/mosquitto.md in a clean Debian, with this machine as the broker's address. Then it tests the broker
+// that they set up, as a client and as a node.
 func followMosquittoPage(ctx context.Context, t *tools) error {
 	page, err := os.ReadFile(filepath.Join(t.repository, "docs/brokers/mosquitto.md"))
 	if err != nil {
@@ -79,8 +79,8 @@ func followMosquittoPage(ctx context.Context, t *tools) error {
 	return nil
 }
 
-// setupPrelude is what the page takes for granted: a clone of the repository, certificates, passwords, and systemd, for which a broker in the
-// background stands. %s is the folder.
+// setupPrelude provides what the page takes for granted. It sets the passwords, and enters the clone of the repository, in which the certificates are. In the
+// place of systemctl it has a function that starts the broker in the background. %s is the folder of the test.
 const setupPrelude = `set -eu
 export ADMIN_PASSWORD=admin-secret NODES_PASSWORD=nodes-secret PRESS_PASSWORD=press-secret DEBIAN_FRONTEND=noninteractive
 systemctl() { install -d -o mosquitto /run/mosquitto; mosquitto -c /etc/mosquitto/mosquitto.conf & for i in $(seq 50); do sleep 0.1; (exec 3<>/dev/tcp/127.0.0.1/8883) 2>/dev/null && return; done; return 1; }
@@ -109,7 +109,7 @@ test "$(store get greeting)" = hello
 echo followed
 `
 
-// nodeSettings returns the settings of a node, as the page has them, for this machine.
+// nodeSettings returns the settings of a node that the page shows, adapted to this machine.
 func nodeSettings(lines []string) (string, error) {
 	var settings []string
 	for _, line := range lines {
@@ -125,7 +125,7 @@ func nodeSettings(lines []string) (string, error) {
 // cleanRoot returns a folder with Debian 12 and nothing beside, made by debootstrap when it is not there.
 func cleanRoot(ctx context.Context) (string, error) { return root(ctx, debian12) }
 
-// layered returns a command in a root whose changes go to a folder of their own.
+// layered returns a command that runs in a root under an overlay. Its changes go to a tmpfs below folder, and are gone when it ends.
 func layered(ctx context.Context, root, folder, program string, arguments ...string) *exec.Cmd {
 	const script = `root=$0 folder=$1; shift
 mount -t tmpfs tmpfs "$folder/layer" && mkdir "$folder/layer/upper" "$folder/layer/work" "$folder/layer/root" || exit 125
@@ -133,6 +133,6 @@ mount -t overlay overlay -o "lowerdir=$root,upperdir=$folder/layer/upper,workdir
 root=$folder/layer/root
 mount --bind /tmp "$root/tmp" && mount --bind /dev "$root/dev" && mount -t proc proc "$root/proc" || exit 125
 exec chroot "$root" "$@"`
-	_ = os.Mkdir(filepath.Join(folder, "layer"), 0o755) // mount says if it is not there
+	_ = os.Mkdir(filepath.Join(folder, "layer"), 0o755) // if this fails, the script's mount reports it
 	return exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, root, folder, program}, arguments...)...)
 }

@@ -22,17 +22,18 @@ type injection struct {
 	random *rand.Rand
 	on     []string // names of what is disturbed, for log and report
 	note   string
-	began  time.Duration // when it was its turn, if it had to wait
-	healed time.Duration // when nothing was disturbed any more, if something was waited for afterwards
+	began  time.Duration // when it began after it waited for a lock; 0 if it did not wait
+	healed time.Duration // when the disturbance ended, if the fault goes on to wait for the cluster; else 0
 }
 
 // errBusy says that the fault was not injected: other faults hold the locks that it needs.
 var errBusy = errors.New("other faults are there")
 
-func bodyLock(m *machine) *sync.Mutex { return &m.body } // of faults of the process or the disk
-func netLock(m *machine) *sync.Mutex  { return &m.net }  // of faults of the network
+func bodyLock(m *machine) *sync.Mutex { return &m.body } // held by faults of the machine, its node or its disk
+func netLock(m *machine) *sync.Mutex  { return &m.net }  // held by faults that set the loss or the delay of its network
 
-// occupy locks lockOf's mutex of those wanted machines where it is free, until done is called. It returns at least one machine, or an error.
+// occupy locks one mutex, which lockOf returns, of each wanted machine where it is free. It returns these machines, at least one, or an error. done unlocks
+// the mutexes.
 func (in *injection) occupy(wanted []*machine, lockOf func(*machine) *sync.Mutex) (got []*machine, done func(), err error) {
 	if len(wanted) == 0 {
 		return nil, nil, errNothing
@@ -72,7 +73,7 @@ func (w *world) disturb(ctx context.Context, plan []fault) {
 	working.Wait()
 }
 
-// sleep waits, and reports whether to go on.
+// sleep waits for a time. It returns false if ctx has ended before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -88,7 +89,7 @@ func (w *world) inject(ctx context.Context, f *fault) {
 	in := &injection{world: w, fault: f, random: f.random()}
 	w.say("begin: %s", f.kind)
 	from := w.now()
-	// What is disturbed is healed also when the run is given up.
+	// The second context does not end: the fault is healed also when the run is interrupted.
 	effect, err := in.run(ctx, context.WithoutCancel(ctx))
 	to := w.now()
 	from, healed := max(from, in.began), cmp.Or(in.healed, to)
@@ -145,7 +146,8 @@ func (in *injection) run(ctx, always context.Context) (effect bool, err error) {
 	return inject(ctx, always)
 }
 
-// choose returns machines: the leader, a node, a minority, a majority, or else all. None means that there is no leader.
+// choose returns the machines that where names: the leader, a node, a minority or a majority. Any other text means all. It returns none if there is no
+// leader. Except for the leader, they are drawn.
 func (in *injection) choose(where string) (chosen []*machine) {
 	shuffled := append([]*machine(nil), in.machines...)
 	in.random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
@@ -169,7 +171,7 @@ func (in *injection) choose(where string) (chosen []*machine) {
 	return chosen
 }
 
-// all does something with each machine at the same time, and joins the errors.
+// all calls do for each machine, concurrently, and joins the errors.
 func all(machines []*machine, do func(*machine) error) error {
 	var working sync.WaitGroup
 	errs := make([]error, len(machines))
@@ -204,7 +206,7 @@ func (in *injection) kill(ctx, always context.Context, power bool, where string)
 	sleep(ctx, in.lasts)
 	dead := true
 	for _, m := range chosen {
-		for deadline := time.Now().Add(10 * time.Second); m.running(always) && time.Now().Before(deadline); { // it may have had much to write back
+		for deadline := time.Now().Add(10 * time.Second); m.running(always) && time.Now().Before(deadline); { // a machine may have much to write back
 			sleep(always, 100*time.Millisecond)
 		}
 		if m.running(always) {
@@ -215,7 +217,7 @@ func (in *injection) kill(ctx, always context.Context, power bool, where string)
 	return dead, err
 }
 
-// killNode kills the node process. The machine then ends by itself, in an orderly way.
+// killNode kills the node process. The first process of the machine then writes back what is not synced, and exits.
 func (m *machine) killNode(ctx context.Context) error {
 	pid, err := m.pid(ctx)
 	if err != nil || pid == "0" { // it does not run
@@ -237,7 +239,8 @@ func (in *injection) pause(ctx, always context.Context, wanted []*machine) (bool
 	return err == nil, errors.Join(err, all(chosen, func(m *machine) error { return m.do(always, "unpause") }))
 }
 
-// cutLinks cuts links between members for a time, and reports whether a node noticed.
+// cutLinks drops for a time the packets from the first to the second machine of each link. It reports whether a node noticed: another one leads, or a
+// leader has missed answers.
 func (in *injection) cutLinks(ctx, always context.Context, links [][2]*machine) (bool, error) {
 	if len(links) == 0 {
 		return false, errNothing
@@ -306,7 +309,7 @@ func (in *injection) partition(ctx, always context.Context, shape string) (bool,
 				links[i][0], links[i][1] = links[i][1], links[i][0]
 			}
 		}
-	case "ring": // each hears its neighbours; of three nodes each is another's neighbour, so one link is cut
+	case "ring": // each node reaches its two neighbours only; of three nodes all are neighbours, so one link is cut
 		order := in.choose("all")
 		for i := range order {
 			for j := i + 2; j < count; j++ {
@@ -382,7 +385,7 @@ func (in *injection) slow(ctx, always context.Context) (bool, error) {
 	})
 }
 
-// late delays what machines and the broker say to each other.
+// late delays the traffic between machines and the broker, in both directions.
 func (in *injection) late(ctx context.Context, wanted []*machine) (bool, error) {
 	chosen, done, err := in.occupy(wanted, netLock)
 	if err != nil {
@@ -401,10 +404,10 @@ func (in *injection) late(ctx context.Context, wanted []*machine) (bool, error) 
 	return err == nil, errors.Join(err, set(0))
 }
 
-// bad lets a client behave badly.
+// bad has the load run a misbehaving client: flood, deaf or watchers.
 func (in *injection) bad(ctx context.Context, kind string) (bool, error) {
 	in.on = []string{"the broker"}
-	const settling = 8 * time.Second // until ten thousand have begun to watch
+	const settling = 8 * time.Second // time for ten thousand clients to begin to watch
 	form := url.Values{"kind": {kind}, "lasts": {(in.lasts + settling).String()}}
 	_, err := in.askLoad(ctx, http.MethodPost, "/bad", form, in.lasts+toolTime)
 	return err == nil, err

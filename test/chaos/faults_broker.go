@@ -13,12 +13,12 @@ func (in *injection) disconnectedSince(ctx context.Context, before int64) bool {
 	return err == nil && state.Disconnects > before
 }
 
-// restartBroker stops the broker, which writes down what it has, and starts it again.
+// restartBroker stops the broker, which then saves its database, and starts it again.
 func (in *injection) restartBroker(ctx, always context.Context) (bool, error) {
 	return in.withoutBroker(ctx, always, "stop", in.hasDatabase)
 }
 
-// killBroker kills the broker, and starts it with what it wrote down last, or with nothing.
+// killBroker kills the broker, and starts it with the database that it saved last or, with forget, without one.
 func (in *injection) killBroker(ctx, always context.Context, forget bool) (bool, error) {
 	return in.withoutBroker(ctx, always, "kill", func() error {
 		if !forget {
@@ -38,8 +38,8 @@ func (in *injection) hasDatabase() error {
 	return err
 }
 
-// withoutBroker ends the broker by a verb of Docker, waits for a third of the fault's time, calls then, starts the broker, and returns. It waits for a third
-// only, because the broker's clients stay away longer than the broker.
+// withoutBroker ends the broker by a Docker command (verb), waits for a third of the fault's time, calls then, and starts the broker. It waits for a third
+// only, because the broker's clients stay away longer than the broker. It reports whether a client was disconnected.
 func (in *injection) withoutBroker(ctx, always context.Context, verb string, then func() error) (bool, error) {
 	in.brokerLock.Lock()
 	defer in.brokerLock.Unlock()

@@ -13,8 +13,8 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// jump sets the clocks of a minority wrong, and right again at the end. An offset beyond harmless is for one node alone. The product promises that one wrong
-// clock has no effect. It does not promise that for two wrong clocks while only three nodes are reachable.
+// jump sets the clocks of a minority wrong, and right again at the end. An offset of more than harmless is set on a single node. The product promises that
+// one wrong clock has no effect. It does not promise that for two wrong clocks while only three nodes are reachable.
 func (in *injection) jump(ctx, _ context.Context) (bool, error) {
 	const most = 2 * time.Minute
 	offset, who := time.Duration(in.random.Int64N(int64(2*most)))-most, "a minority"
@@ -24,10 +24,10 @@ func (in *injection) jump(ctx, _ context.Context) (bool, error) {
 	return in.setAhead(ctx, in.choose(who), offset)
 }
 
-// harmless is how far a clock may be off without a request being refused for it.
+// harmless bounds the offset that several clocks get at the same time. It is below hlc.MaxSkew (60 s), beyond which requests are refused.
 const harmless = 50 * time.Second
 
-// jumpTogether sets all clocks off by up to harmless, and back at the end. Expiry must not heed it.
+// jumpTogether sets all clocks wrong by one offset of up to harmless, and right again at the end. Expiry must not depend on it.
 func (in *injection) jumpTogether(ctx, _ context.Context) (bool, error) {
 	offset := time.Duration(in.random.Int64N(int64(2*harmless))) - harmless
 	return in.setAhead(ctx, in.choose("all"), offset)
@@ -41,7 +41,7 @@ func (in *injection) setAhead(ctx context.Context, chosen []*machine, offset tim
 // skew lets the clocks of a minority run too fast, or too slowly.
 func (in *injection) skew(ctx, _ context.Context) (bool, error) {
 	chosen := in.choose("a minority")
-	rate := in.random.Float64()*2 - 1 // seconds a second
+	rate := in.random.Float64()*2 - 1 // error of the clock in seconds, for each second
 	in.note = fmt.Sprintf("%+.2f s a second", rate)
 	return in.setClocks(ctx, chosen, func(passed time.Duration) time.Duration { return time.Duration(float64(passed) * rate) })
 }
@@ -67,7 +67,7 @@ func (in *injection) setClocks(ctx context.Context, chosen []*machine, offset fu
 	return true, nil
 }
 
-// troubled returns a fault of a disk.
+// troubled returns the function that injects a fault of one node's disk. change sets the fault, or removes it.
 func (in *injection) troubled(change func(t *record.Trouble, on bool)) func(ctx, always context.Context) (bool, error) {
 	return func(ctx, _ context.Context) (bool, error) {
 		chosen, done, err := in.occupy(in.choose("a node"), bodyLock)
@@ -104,8 +104,8 @@ func (in *injection) slowDisk(ctx, always context.Context) (bool, error) {
 	})(ctx, always)
 }
 
-// stopped waits until all machines are well, calls do while the machine's node is down, and waits until all are well again. Without that
-// the second of two disks that lose their contents could have the last copy.
+// stopped stops a machine, calls do, and starts the machine. Before and after that it waits until the state hashes of all replicas can be compared.
+// Otherwise two disks could be emptied one after the other, and the second could have the last copy of an entry.
 func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (bool, error) {
 	free, ok := in.takeDisk(ctx, m)
 	if !ok {
@@ -133,7 +133,7 @@ func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok 
 	}
 }
 
-// stopLocked does what stopped does, except that its caller has called takeDisk. It reports false if it did not call do, or if anything failed.
+// stopLocked does what stopped does, for a caller that has called takeDisk. It returns false if it did not call do, or if a step failed.
 func (in *injection) stopLocked(ctx context.Context, m *machine, do func() error) (bool, error) {
 	const patience = time.Minute
 	if _, missing := in.settle(ctx, patience); missing != "" {
@@ -156,8 +156,8 @@ func (in *injection) stopLocked(ctx context.Context, m *machine, do func() error
 	return err == nil, err
 }
 
-// flip flips a bit in the newest file whose name matches a pattern. Zeros at its end are not in use. If the node has not noticed, its disk
-// is emptied afterwards, so that the damage does not add to the loss of another disk.
+// flip flips a bit in the newest file whose name matches a pattern, but not in the zeros at its end, which are unused. If the node has not noticed, the
+// harness empties its disk afterwards. Otherwise another disk could be lost while this one is damaged.
 func (in *injection) flip(ctx context.Context, pattern string) (bool, error) {
 	m := in.choose("a node")[0]
 	free, ok := in.takeDisk(ctx, m)
@@ -201,7 +201,7 @@ func overwrite(path string, at int64, b byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// newest returns the file that was changed last among those whose names match a pattern, in a folder or those in it; "" if there is none.
+// newest returns the path of the file that was changed last, among those in a folder and its subfolders whose names match a pattern. "" is none.
 func newest(folder, pattern string) (path string, err error) {
 	var latest time.Time
 	err = filepath.WalkDir(folder, func(at string, entry os.DirEntry, err error) error {
@@ -233,7 +233,7 @@ func (in *injection) removeMember(ctx, _ context.Context) (bool, error) {
 		for given := in.now() + 30*time.Second; ; {
 			var err error
 			if leader := in.leader(); leader != nil && leader != m {
-				m.mark(false, true) // also when the answer gets lost
+				m.mark(false, true) // before the call: the member may be removed although the answer is lost
 				_, err = leader.operate(ctx, "raft", "remove-peer", "--yes", m.ID)
 			} else {
 				err = errNothing
@@ -313,17 +313,17 @@ func (in *injection) depose(ctx, always context.Context) (bool, error) {
 		var links [][2]*machine
 		for _, m := range in.machines {
 			if m != leader {
-				links = append(links, [2]*machine{m, leader}) // it speaks, and does not hear
+				links = append(links, [2]*machine{m, leader}) // the old leader can send, but receives nothing
 			}
 		}
 		handed := make(chan error, 1)
-		go func() { // it takes a moment to begin, and does not end before the links are there again
+		go func() { // the transfer takes a moment to begin, and the command does not return before the links are restored
 			_, err := leader.operate(always, "raft", "transfer-leader")
 			handed <- err
 		}()
 		sleep(ctx, time.Duration(30+in.random.IntN(200))*time.Millisecond)
 		noticed, err := (&injection{world: in.world, fault: &fault{lasts: 2500 * time.Millisecond}, random: in.random}).cutLinks(ctx, always, links)
-		<-handed // that it failed is as good
+		<-handed // its error does not matter: noticed is the effect
 		if err != nil {
 			return false, err
 		}
@@ -336,9 +336,9 @@ func (in *injection) depose(ctx, always context.Context) (bool, error) {
 	return deposed > 0, nil
 }
 
-// pauseClients stops all clients, holders of locks among them.
+// pauseClients freezes the container of the clients, some of which hold locks.
 func (in *injection) pauseClients(ctx, always context.Context) (bool, error) {
-	in.brokerLock.Lock() // a fault that ends the broker asks the clients whether they noticed
+	in.brokerLock.Lock() // while a fault ends the broker, it asks the clients for their count of disconnects
 	defer in.brokerLock.Unlock()
 	in.on, in.began = []string{"the clients"}, in.now()
 	err := in.load.do(always, "pause")

@@ -12,11 +12,11 @@ import (
 	"holdfast/test/mutants"
 )
 
-// images are the names of what the containers run.
+// images has the names of the Docker images that the containers run.
 type images struct{ node, load, broker string }
 
-// buildImages builds the images, without a registry: the node's and the load's from nothing but their binaries, the broker's from
-// Debian's mosquitto, unless BROKER_IMAGE names one.
+// buildImages builds the images without a registry. Those of the node and of the load hold only their binaries. The broker's is made from the installed
+// mosquitto, unless BROKER_IMAGE names another image. mutant names the mutants (broken builds of the product) to run, joined by +; it may be empty.
 func buildImages(ctx context.Context, mutant string) (images, error) {
 	folder, err := os.MkdirTemp("", "holdfast-chaos-images-")
 	if err != nil {
@@ -135,7 +135,7 @@ func copyFile(from, to string) error {
 		return err
 	}
 	if _, err := io.Copy(target, source); err != nil {
-		_ = target.Close() // the error that counts is the other
+		_ = target.Close() // the error of the copy is returned
 		return err
 	}
 	return target.Close()

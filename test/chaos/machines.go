@@ -12,7 +12,8 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// hold keeps a machine from being started until each hold is released. It waits for a start or a check of the machine that is under way.
+// hold keeps the harness from starting a machine until release has been called as often as hold. If a check or a start of the machine is under way, hold
+// waits for its end.
 func (m *machine) hold() {
 	m.life.Lock()
 	defer m.life.Unlock()
@@ -27,7 +28,7 @@ func (m *machine) held() bool {
 	return m.holds > 0
 }
 
-// release starts a machine that nobody else holds, with the faults of its network.
+// release ends one hold of a machine. If that was the last one, it starts the machine and applies its firewall.
 func (w *world) release(ctx context.Context, m *machine) error {
 	m.life.Lock()
 	defer m.life.Unlock()
@@ -56,7 +57,7 @@ func (m *machine) alive() bool {
 	return m.pidText != "" && exists("/proc/"+m.pidText)
 }
 
-// setTrouble changes what is wrong with a machine.
+// setTrouble changes the faults of a machine's disk and of its path to the broker. The machine reads them from trouble.json.
 func (m *machine) setTrouble(change func(*record.Trouble)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,7 +65,7 @@ func (m *machine) setTrouble(change func(*record.Trouble)) error {
 	return record.Write(m.folder, "trouble.json", m.trouble)
 }
 
-// setClock sets a machine's wall clock ahead, or back.
+// setClock sets how far a machine's wall clock is ahead of the true time. A negative offset sets it back.
 func (m *machine) setClock(offset time.Duration) error {
 	name := filepath.Join(m.folder, "clock")
 	if err := os.WriteFile(name+".new", []byte(fmt.Sprint(offset.Milliseconds())), 0o644); err != nil {
@@ -81,14 +82,14 @@ func (m *machine) wipe() error {
 	return os.RemoveAll(filepath.Join(m.folder, "data"))
 }
 
-// mark notes that a machine's disk is damaged, or its node removed.
+// mark notes whether a machine's disk is damaged, and whether its node was removed from the cluster.
 func (m *machine) mark(damaged, removed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.damaged, m.removed = damaged, removed
 }
 
-// excuse lets a machine end by itself for a while.
+// excuse allows a machine's node to exit by itself, from now on for a while, without a failure of the run.
 func (m *machine) excuse() {
 	const while = 45 * time.Second // a node ends when a call of its disk takes longer than 30 s, the DiskDeadline of the profile edge
 	m.mu.Lock()
@@ -104,7 +105,7 @@ func (m *machine) reasons() (excused, mustWipe bool) {
 	return mustWipe || time.Now().Before(m.excused), mustWipe
 }
 
-// leader returns the machine that leads, as far as is known.
+// leader returns the machine that leads according to the last metrics, or nil. If several say so, it is the one with the highest term.
 func (w *world) leader() *machine {
 	var leader *machine
 	term := uint64(0)
@@ -118,7 +119,7 @@ func (w *world) leader() *machine {
 	return leader
 }
 
-// operate runs a command of the product's own on a machine.
+// operate runs the product's command-line program on a machine.
 func (m *machine) operate(ctx context.Context, arguments ...string) (string, error) {
 	return m.exec(ctx, append([]string{"/holdfast"}, arguments...)...)
 }
@@ -133,7 +134,7 @@ type verification struct {
 	} `json:"hashes"`
 }
 
-// verify compares the state hashes of all replicas. missing is why not all were compared. Hashes that differ are recorded as a failure.
+// verify compares the state hashes of all replicas. missing says why not all were compared, or is empty. Hashes that differ are recorded as a failure.
 func (w *world) verify(ctx context.Context) (v verification, missing string) {
 	leader := w.leader()
 	if leader == nil {
@@ -155,8 +156,8 @@ func (w *world) verify(ctx context.Context) (v verification, missing string) {
 	return v, ""
 }
 
-// settle waits until the leader has the state hashes of all replicas, for at most patience. It returns what is missing then. Hashes that differ
-// are recorded as a failure.
+// settle repeats verify until all replicas were compared, for at most patience. missing says why they were not, or is empty. Hashes that differ are
+// recorded as a failure.
 func (w *world) settle(ctx context.Context, patience time.Duration) (v verification, missing string) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
 		if v, missing = w.verify(ctx); missing == "" || time.Now().After(deadline) || ctx.Err() != nil {

@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// violation says that promises were broken.
+// violation is the error of a run in which promises were broken.
 type violation struct{ findings *history.Findings }
 
 // Error implements error.

@@ -13,18 +13,18 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// firewall is the packet filter and the delays of a node's network. They are lost when the container ends. machine.start puts them up again.
+// firewall is the packet filter and the delays of a node's network. They are lost when the container ends. machine.start applies them again.
 type firewall struct {
 	mu     sync.Mutex
-	from   map[string]int // addresses whose packets are dropped, and how many faults want that
-	to     map[string]int
-	loss   int // per cent of what comes in
-	slowed bool
+	from   map[string]int // by source address: how many faults want its packets dropped
+	to     map[string]int // by destination address: the same
+	loss   int            // percentage of the incoming packets that is dropped
+	slowed bool           // outgoing packets are delayed, or limited in rate where the kernel has no netem
 }
 
 func newFirewall() *firewall { return &firewall{from: make(map[string]int), to: make(map[string]int)} }
 
-// set changes how many faults want packets from or to an address dropped.
+// set adds change to the number of faults that want the packets of an address dropped. table is incoming (packets from it) or outgoing (packets to it).
 func (f *firewall) set(table func(*firewall) map[string]int, address string, change int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -55,7 +55,7 @@ func (f *firewall) rules() string {
 	return rules.String()
 }
 
-// apply puts the firewall up in the container's network.
+// apply makes the firewall effective in the container's network namespace. It does nothing if the container does not run.
 func (m *machine) apply(ctx context.Context) error {
 	m.firewall.mu.Lock()
 	defer m.firewall.mu.Unlock()
@@ -88,7 +88,7 @@ func (m *machine) apply(ctx context.Context) error {
 	return nil
 }
 
-// cut adds change to the number of faults that drop what one node sends to another between members. apply puts it into effect.
+// cut adds change to the number of faults that drop the packets from one member to another. apply puts it into effect.
 func (w *world) cut(from, to *machine, change int) { to.firewall.set(incoming, from.MemberIP, change) }
 
 // cutBroker adds change to the number of faults that drop everything between a node and the broker. apply puts it into effect.
@@ -97,10 +97,10 @@ func (w *world) cutBroker(m *machine, change int) {
 	m.firewall.set(outgoing, w.brokerIP, change)
 }
 
-// applyAll puts all firewalls up.
+// applyAll calls apply for all machines. It tries again for about a second after an error.
 func (w *world) applyAll(ctx context.Context) error {
 	return all(w.machines, func(m *machine) error {
-		for attempt := 0; ; attempt++ { // it may be stopped or started just then
+		for attempt := 0; ; attempt++ { // the container may be stopped or started meanwhile
 			err := m.apply(ctx)
 			if err == nil || attempt == 5 {
 				return err
@@ -110,7 +110,7 @@ func (w *world) applyAll(ctx context.Context) error {
 	})
 }
 
-// heal puts all firewalls up. It only logs an error: healAll tries again before the run is judged.
+// heal calls applyAll after a fault has undone its changes. It only logs an error: healAll tries again before the run is judged.
 func (w *world) heal(ctx context.Context) {
 	if err := w.applyAll(ctx); err != nil {
 		w.say("healing: %v", err)
@@ -120,7 +120,7 @@ func (w *world) heal(ctx context.Context) {
 // healAll undoes all that a fault may have left behind because a tool failed.
 func (w *world) healAll(ctx context.Context) error {
 	for _, c := range w.containers() {
-		_ = c.do(ctx, "unpause") // hardly ever is it paused
+		_ = c.do(ctx, "unpause") // an error is normal: hardly any container is paused
 	}
 	return all(w.machines, func(m *machine) error {
 		m.firewall.mu.Lock()
@@ -130,7 +130,7 @@ func (w *world) healAll(ctx context.Context) error {
 	})
 }
 
-// containers returns all of them.
+// containers returns the containers of the broker, the load and the machines.
 func (w *world) containers() []container {
 	containers := []container{w.broker, w.load}
 	for _, m := range w.machines {

@@ -10,19 +10,19 @@ import (
 // fault is a planned fault.
 type fault struct {
 	kind  string
-	at    time.Duration // since the call of disturb: the clients run then, and the firewalls are set
+	at    time.Duration // when it begins, since the call of disturb; the clients run by then, and the firewalls are set
 	lasts time.Duration
-	seed  uint64 // of random
+	seed  uint64 // seed of the generator that random returns
 }
 
 func (f *fault) String() string {
 	return fmt.Sprintf("%v for %v: %s", f.at.Round(time.Millisecond), f.lasts.Round(time.Millisecond), f.kind)
 }
 
-// random returns the fault's own generator, which decides what the kind leaves open.
+// random returns the fault's own generator. It draws what the kind leaves open: machines, delays, offsets.
 func (f *fault) random() *rand.Rand { return rand.New(rand.NewPCG(f.seed, 0)) }
 
-// oldPersistence is the fault after which the broker does not know what it has acknowledged lately.
+// oldPersistence is the fault after which the broker starts with the database that it saved last. What it acknowledged after that save is lost.
 const oldPersistence = "broker kill -9 with old persistence"
 
 // faultWeights returns the relative weight of each kind of fault in drawPlan.
@@ -41,7 +41,8 @@ func faultWeights() map[string]int {
 	}
 }
 
-// drawPlan draws scenes of one to three faults each, with a calm after each scene.
+// drawPlan draws scenes of one to three faults each, with a calm after each scene. The faults of a scene begin within 3 s. only lists the kinds to draw
+// from; if it is empty, all kinds are.
 func drawPlan(seed uint64, duration time.Duration, only []string) (plan []fault) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	var urn []string

@@ -15,8 +15,8 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// runOnce runs a cluster under faults and judges it. Unless o.keep is set, the containers are taken down, and what they wrote is
-// removed if no promise was broken and nothing failed.
+// runOnce runs a cluster under faults and judges it. Unless o.keep is set, it removes the containers. If no promise was broken and nothing failed, it
+// then removes the data folders of the machines and of the broker, too.
 func runOnce(ctx context.Context, o options) error {
 	o.command = o.repeatCommand()
 	if err := makeRoom(o.folder); err != nil {
@@ -31,7 +31,7 @@ func runOnce(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = w.log.Close() }() // what it says is on the disk already
+	defer func() { _ = w.log.Close() }() // each line was written at once
 	fmt.Printf("seed %d: %d nodes, faults for %v\n", o.seed, o.nodes, o.duration)
 	err = w.live(ctx)
 	always := context.WithoutCancel(ctx)
@@ -40,7 +40,7 @@ func runOnce(ctx context.Context, o options) error {
 		err = errors.Join(err, w.downAll(always))
 	}
 	if len(w.run.Failures) > 0 || err != nil && ctx.Err() == nil {
-		err = errors.Join(err, markViolated(w.folder)) // whatever else comes: it is kept
+		err = errors.Join(err, markViolated(w.folder)) // so that makeRoom keeps the folder, even if judge fails
 	}
 	if err := errors.Join(err, record.Write(w.folder, "run.json", &w.run)); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (w *world) live(ctx context.Context) error {
 	return w.stopAndCollect(ctx)
 }
 
-// progress prints a line now and then, until it is told to stop.
+// progress prints a line every 15 seconds until stop is called.
 func (w *world) progress(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var printing sync.WaitGroup
@@ -163,7 +163,7 @@ func (w *world) progress(ctx context.Context) (stop func()) {
 		for sleep(ctx, 15*time.Second) {
 			state, err := w.loadState(ctx)
 			if err != nil {
-				continue // the clients are paused
+				continue // the load did not answer: its container may be paused
 			}
 			w.mu.Lock()
 			faults := len(w.run.Faults)
@@ -174,7 +174,7 @@ func (w *world) progress(ctx context.Context) (stop func()) {
 	return func() { cancel(); printing.Wait() }
 }
 
-// awaitService undoes what faults have left behind, and waits until the load's probe is served.
+// awaitService undoes what faults have left behind, and waits until a probe of the load (a write and a read) has worked.
 func (w *world) awaitService(ctx context.Context) {
 	if err := w.healAll(ctx); err != nil {
 		w.fail("healing: %v", err)
@@ -184,7 +184,7 @@ func (w *world) awaitService(ctx context.Context) {
 	}
 }
 
-// stopAndCollect lets the clients end, and collects what the judge needs.
+// stopAndCollect stops the clients, and collects what the judge needs: the replicas' hashes and the last reads.
 func (w *world) stopAndCollect(ctx context.Context) error {
 	if _, err := w.askLoad(ctx, http.MethodPost, "/over", nil, 2*time.Minute); err != nil {
 		w.fail("the clients do not end: %v", err)
@@ -205,12 +205,12 @@ func (w *world) stopAndCollect(ctx context.Context) error {
 	}
 	if _, err := w.askLoad(ctx, http.MethodPost, "/finish", nil, 5*time.Minute); err != nil {
 		w.fail("the reads at the end: %v", err)
-		return w.save(ctx) // what there is
+		return w.save(ctx)
 	}
 	return nil
 }
 
-// save lets the clients write down what they have seen so far, when they could not end as they should.
+// save has the load write the history as far as it goes. It is called when the load could not finish.
 func (w *world) save(ctx context.Context) error {
 	_, err := w.askLoad(ctx, http.MethodPost, "/save", nil, time.Minute)
 	return err
@@ -226,7 +226,7 @@ func (w *world) saveLogs(ctx context.Context) {
 	}
 }
 
-// dropData removes the machines' disks: of a run without violations nobody needs them.
+// dropData removes the data folders of the machines and of the broker. After a run without violations they are not needed.
 func (w *world) dropData() error {
 	var errs error
 	for _, m := range w.machines {

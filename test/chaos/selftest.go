@@ -36,11 +36,11 @@ func selftests() []mutant {
 }
 
 const (
-	selftestTime = 2 * time.Minute // of faults
-	caughtWithin = 5 * time.Minute // with everything
+	selftestTime = 2 * time.Minute // how long faults are injected into each run
+	caughtWithin = 5 * time.Minute // limit on a mutant's whole run, from the build of the images to the verdict
 )
 
-// errUncaught says that a mutant got through.
+// errUncaught says that none of a mutant's checks found a violation.
 var errUncaught = errors.New("not caught")
 
 // runSelftest runs each mutant with its faults: one of its checks has to find a violation. It runs the product with the same faults: no check

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// simulated returns the simulation's kind of fault for each kind of this harness. The value is empty if the simulation has no such kind: it has no kernel and
-// no real broker, or its clients do the same all the time.
+// simulated maps each kind of fault of this harness to the simulation's kind. The value is empty if the simulation has none: either it lacks what the fault
+// needs (a kernel, a real broker), or its clients do the same all the time.
 func simulated() map[string]string {
 	return map[string]string{
 		"power failure of the leader": "power failure", "power failure of a node": "power failure", "power failure of a majority": "power failure", "power failure of all": "kill all",
@@ -24,8 +24,8 @@ func simulated() map[string]string {
 	}
 }
 
-// search returns the command that looks for a failure of this run in the simulation, where it can be repeated: with the same nodes, the
-// same ingest and the kinds of faults of the plan.
+// search returns the command that looks for a failure of this run in the simulation, whose runs can be repeated exactly. The command has the run's number
+// of nodes, its ingest mode, and the kinds of faults of its plan.
 func search(nodes int, ingest string, faults []fault) string {
 	wanted := make(map[string]bool)
 	for _, f := range faults {

@@ -18,7 +18,7 @@ const (
 	recoveryTime = 10 * time.Second
 	// maxResident is how much memory a node may use.
 	maxResident = 512 << 20
-	// maxHeld is how many requests a node may hold that it has not answered.
+	// maxHeld is how many pending requests a node may have: received, and not known to be answered.
 	maxHeld = 200_000
 	// maxUnsent is how many notifications may wait to be published.
 	maxUnsent = 1_000_000
@@ -26,7 +26,7 @@ const (
 	patience = 20 * time.Second
 )
 
-// judge holds what is in a folder of an old run, or of one that has just ended, against the promises, and writes the report.
+// judge checks the history and the records in the folder of a run, old or just ended, against the promises, and writes the report.
 func judge(folder string) (findings *history.Findings, err error) {
 	var run record.Run
 	if err := record.Read(folder, "run.json", &run); err != nil {
@@ -64,8 +64,8 @@ func judge(folder string) (findings *history.Findings, err error) {
 	return findings, nil
 }
 
-// addGaps adds gaps of all clients for each oldPersistence fault. The broker came back with old sessions and had lost what it had acknowledged since. Its
-// clients cannot notice that, because their sessions are present.
+// addGaps notes for each oldPersistence fault that every client may have missed notifications (a gap). The broker came back with old sessions, and had lost
+// what it acknowledged after it had saved them. Its clients cannot notice that, because their sessions are present.
 func addGaps(h *history.History, faults []record.Fault) {
 	clients := make(map[string]bool)
 	for _, o := range h.Ops {
@@ -81,7 +81,7 @@ func addGaps(h *history.History, faults []record.Fault) {
 	}
 }
 
-// conditions are what the judge has to know of a run.
+// conditions returns what the checks have to know of a run.
 func conditions(run *record.Run) history.Conditions {
 	c := history.Conditions{
 		QuotaTight: func(o *history.Op) bool { return during(run.Faults, "disk full", o) }, NotesComplete: run.NotesComplete && run.Counters[lostNotifications] == 0, Patience: patience,
@@ -92,7 +92,7 @@ func conditions(run *record.Run) history.Conditions {
 	return c
 }
 
-// during reports whether an operation was under way while there was a fault of a kind, or soon after.
+// during reports whether an operation was under way during a fault of a kind that had an effect, or soon after it.
 func during(faults []record.Fault, kind string, o *history.Op) bool {
 	const margin = 10 * time.Second
 	return slices.ContainsFunc(faults, func(f record.Fault) bool {
@@ -100,8 +100,8 @@ func during(faults []record.Fault, kind string, o *history.Op) bool {
 	})
 }
 
-// arrivedInOrder reports whether two requests of a client surely reached the leader in the order in which the client sent them. A request that the leader's own
-// session with the broker does not deliver is executed later. That can happen when the session began anew at that time, which some faults cause.
+// arrivedInOrder reports whether two requests of a client surely reached the leader in the order in which the client sent them. If the leader's session with
+// the broker begins anew, it may not deliver the first one. The leader then gets it later, from another node. Some faults can cause that.
 func arrivedInOrder(faults []record.Fault, a, b *history.Op) bool {
 	const margin = 5 * time.Second
 	from, to := a.Call-margin, max(a.Replied, b.Replied)+margin
@@ -111,7 +111,7 @@ func arrivedInOrder(faults []record.Fault, a, b *history.Op) bool {
 	})
 }
 
-// ofNodes judges what is known of the nodes.
+// ofNodes checks the nodes: the time until service was back, the hashes of the replicas, and the bounds on memory, requests and notifications.
 func ofNodes(run *record.Run, h *history.History) (violations []history.Violation) {
 	add := func(check, format string, arguments ...any) {
 		violations = append(violations, history.Violation{Check: check, Text: fmt.Sprintf(format, arguments...)})

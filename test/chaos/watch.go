@@ -12,7 +12,7 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// watch looks at all machines until the context ends: what they say of themselves, and whether they run.
+// watch reads the metrics of all machines, and restarts machines and the broker when they have ended by themselves, until the context ends.
 func (w *world) watch(ctx context.Context) {
 	var watching sync.WaitGroup
 	for _, m := range w.machines {
@@ -29,7 +29,7 @@ const (
 	lostNotifications = "notifications"
 )
 
-// counter is a counter of the product. Only series with the label value count; empty is all series. tells is the key in record.Run.Counters.
+// counter is a metric of the product. Only series with the label value count; if it is empty, all do. tells is the key of their sum in record.Run.Counters.
 type counter struct{ name, label, tells string }
 
 // counted are the counters that the judge has to know.
@@ -53,7 +53,7 @@ func (c *counter) counts(series string) bool {
 func (w *world) scrape(ctx context.Context, m *machine) {
 	ticker := time.NewTicker(500 * time.Millisecond)
 	defer ticker.Stop()
-	last := make(map[string]float64) // of this process
+	last := make(map[string]float64) // values of the counted series at the last scrape
 	for {
 		select {
 		case <-ctx.Done():
@@ -77,7 +77,7 @@ func (w *world) scrape(ctx context.Context, m *machine) {
 	}
 }
 
-// addCounters adds what has come to the counters since the last look. A counter that went back is of a new process.
+// addCounters adds to Run.Counters by how much the counters have grown since the last scrape. A counter that went back belongs to a new process.
 func (w *world) addCounters(metrics, last map[string]float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,7 +101,7 @@ func (w *world) addLeading(l record.Leading) {
 	defer w.mu.Unlock()
 	for _, known := range w.run.Leaders {
 		if known.Node == l.Node && known.Term == l.Term {
-			return // it could not be asked for a moment
+			return // the same leadership: a scrape in between had failed
 		}
 	}
 	w.run.Leaders = append(w.run.Leaders, l)
@@ -113,7 +113,7 @@ func (w *world) addSample(s record.Sample) {
 	w.run.Samples = append(w.run.Samples, s)
 }
 
-// note takes what a machine says of itself, and reports whether it has begun to lead.
+// note stores what a machine's metrics say, and reports whether it has begun to lead in this term.
 func (m *machine) note(leads bool, term uint64, answering int) (began bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -149,8 +149,8 @@ func readMetrics(ctx context.Context, address string) (map[string]float64, error
 	return metrics, nil
 }
 
-// supervise starts a machine again when its node has ended by itself, as a supervisor would. Where the disk is damaged, or the node was
-// removed, it empties the disk before, as an operator would.
+// supervise starts a machine again when its node has ended by itself, as a service manager would. If the disk is damaged, or the node was removed from the
+// cluster, it first empties the disk, as an operator would.
 func (w *world) supervise(ctx context.Context, m *machine) {
 	ticker := time.NewTicker(500 * time.Millisecond)
 	defer ticker.Stop()

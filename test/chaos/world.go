@@ -30,31 +30,31 @@ type options struct {
 	seed     uint64
 	nodes    int
 	duration time.Duration
-	folder   string // of the report
+	folder   string // folder of the report
 	mutant   string
 	ingest   string   // value of cluster.ingest
-	kinds    []string // of faults; none is all
+	kinds    []string // kinds of faults to inject; all if it is empty
 	smoke    bool
-	keep     bool   // the containers, at the end
-	command  string // that runs it again
+	keep     bool   // leave the containers as they are at the end
+	command  string // command that repeats the run
 }
 
 // world is the cluster under test, and what surrounds it.
 type world struct {
 	options
 	images   images
-	random   *rand.Rand // of the settings
+	random   *rand.Rand // draws the settings
 	machines []*machine
 	broker   container
 	load     container
-	compose  string // file
+	compose  string // path of docker-compose.yml
 	brokerIP string
 	loadIP   string
-	began    time.Time // of the load
-	tiny     bool      // the queues of the broker
+	began    time.Time // when the load began
+	tiny     bool      // the broker's queues are tiny
 
-	diskLock   sync.Mutex // held from takeDisk until free: one machine at a time is stopped on purpose, and may lose its disk
-	clocks     sync.Mutex // held while some are wrong
+	diskLock   sync.Mutex // held from takeDisk until free is called: one fault at a time may empty or damage a disk
+	clocks     sync.Mutex // held while a fault sets clocks wrong
 	brokerLock sync.Mutex // held while a fault ends or pauses the broker, or pauses the clients
 
 	mu  sync.Mutex
@@ -72,19 +72,19 @@ type machine struct {
 	firewall *firewall
 
 	life sync.Mutex // held while the harness checks whether the machine runs, and starts it
-	body sync.Mutex // of faults of the machine, its node or its disk: one at a time
-	net  sync.Mutex // of faults of its network
+	body sync.Mutex // held by a fault of the machine, its node or its disk: one at a time
+	net  sync.Mutex // held by a fault that sets the loss or the delay of its network
 
 	mu      sync.Mutex
 	pidText string // process id, on the host, of the container's first process
-	holds   int    // how many faults keep it from running
+	holds   int    // calls of hold without a release: if there are any, it is not started
 	damaged bool
 	removed bool
-	excused time.Time // until then, an end of the node by itself is no failure
+	excused time.Time // until this time it is no failure if the node exits by itself
 	trouble record.Trouble
 	leads   bool
 	term    uint64
-	answers int // members that it hears from
+	answers int // members that answered the node's last poll, itself included
 }
 
 func newWorld(ctx context.Context, o options, built images) (*world, error) {
@@ -124,7 +124,7 @@ func newWorld(ctx context.Context, o options, built images) (*world, error) {
 	return w, nil
 }
 
-// freeNetworks returns the first three numbers of two /24 networks in 198.18.0.0/16 that no other run uses.
+// freeNetworks returns the first three octets of two /24 networks in 198.18.0.0/16 that no network of Docker uses.
 func freeNetworks(ctx context.Context) (members, clients string, err error) {
 	list, err := docker(ctx, "network", "ls", "-q")
 	if err != nil {
@@ -143,14 +143,14 @@ func freeNetworks(ctx context.Context) (members, clients string, err error) {
 	return "", "", errors.New("all networks of 198.18.0.0/16 are in use")
 }
 
-// prepare writes what the containers are made from.
+// prepare draws the settings, makes the folders of the run, and writes the broker's configuration and the compose file.
 func (w *world) prepare(project, members, clients string) error {
 	for _, name := range []string{"broker/data", "history"} {
 		if err := os.MkdirAll(filepath.Join(w.folder, name), 0o755); err != nil {
 			return err
 		}
 	}
-	flow, err := os.ReadFile("../../deploy/mosquitto/conf.d/flow.conf") // what the documentation gives
+	flow, err := os.ReadFile("../../deploy/mosquitto/conf.d/flow.conf") // the part of the shipped configuration about message flow
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (w *world) prepare(project, members, clients string) error {
 	return errors.Join(err, file.Close())
 }
 
-// say notes what the harness does.
+// say writes a line to harness.log.
 func (w *world) say(format string, arguments ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -214,7 +214,7 @@ func (w *world) composeDo(ctx context.Context, arguments ...string) error {
 	return err
 }
 
-// up starts everything, and waits until it serves.
+// up starts the containers, waits until the cluster serves requests, and has the clients begin.
 func (w *world) up(ctx context.Context) error {
 	if err := w.composeDo(ctx, "up", "-d"); err != nil {
 		return err
@@ -243,8 +243,8 @@ func (w *world) up(ctx context.Context) error {
 	return err
 }
 
-// awaitVersion waits until the newest version of the log that all nodes know is in force on each. Before that, nodes refuse newer commands, and the checks would
-// report that.
+// awaitVersion waits until the newest log version that all nodes know is in force on each node. Before that, nodes refuse the commands that need it, and the
+// checks would report these refusals.
 func (w *world) awaitVersion(ctx context.Context) error {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		known, inForce := w.versions(ctx)
@@ -257,7 +257,7 @@ func (w *world) awaitVersion(ctx context.Context) error {
 	}
 }
 
-// versions returns the newest version of the log that all nodes know, 0 if one did not answer, and the one that is in force on each.
+// versions returns the newest log version that all nodes know, or 0 if not all could be asked, and for each node the log version that is in force on it.
 func (w *world) versions(ctx context.Context) (known uint32, inForce []uint32) {
 	var health struct {
 		Members []struct {
@@ -289,7 +289,7 @@ func (w *world) downAll(ctx context.Context) error {
 	return w.composeDo(ctx, "down", "-v", "--timeout", "1")
 }
 
-// loadState asks the load how it is.
+// loadState asks the load for its state: its time and its counters.
 func (w *world) loadState(ctx context.Context) (state record.Load, err error) {
 	body, err := w.askLoad(ctx, http.MethodGet, "/state", nil, 5*time.Second)
 	if err != nil {

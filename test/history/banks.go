@@ -19,29 +19,29 @@ const (
 	BankOpening  = 100 // balance of each account
 )
 
-// bank is the values of the accounts, "" for none. It is the state of the model.
+// bank is the state of the model: the value of each account, "" for an account that does not exist.
 type bank [BankAccounts]string
 
 // Account returns the number of the account that a key names. It panics if the key names none.
 func Account(key string) int {
 	number, err := strconv.Atoi(key[strings.LastIndexByte(key, '/')+1:])
 	if err != nil || number < 0 || number >= BankAccounts {
-		panic(fmt.Sprintf("account %q", key)) // the workload made it
+		panic(fmt.Sprintf("account %q", key)) // a defect of the workload, which made the key
 	}
 	return number
 }
 
-// AccountValue returns the value of an account. unique is what no other value has.
+// AccountValue returns the value of an account. unique is a text that no other value has.
 func AccountValue(amount int, unique string) string { return fmt.Sprintf("%d %s", amount, unique) }
 
-// Balance returns the balance in the value of an account. ok is false if there is none.
+// Balance returns the balance in the value of an account. ok is false if the value has no balance.
 func Balance(value string) (amount int, ok bool) {
 	text, _, _ := strings.Cut(value, " ")
 	amount, err := strconv.Atoi(text)
 	return amount, err == nil
 }
 
-// Operations returns the operations of a transaction, or a command as the only one.
+// Operations returns the operations of a transaction. For any other command it returns the command itself.
 func (o *Op) Operations() []Op {
 	if o.Verb == Txn {
 		return o.Parts
@@ -107,8 +107,8 @@ func bankModel() porcupine.Model {
 	}
 }
 
-// checkBanks: who reads all accounts of a bank at once sees all or none of them, and always the same sum. There is one order of all operations on a bank
-// that explains every reply.
+// checkBanks: a transaction that reads all accounts of a bank sees all or none of them, and always the same sum. There is one order of all operations on a
+// bank that explains every reply.
 func (j *judge) checkBanks() {
 	banks := make(map[string][]*Op)
 	for _, o := range j.history.Ops {

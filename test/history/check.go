@@ -46,9 +46,9 @@ type Findings struct {
 	Violations []Violation
 	// ExpectedNotes is how many notifications had to come, Repeated how many came again.
 	ExpectedNotes, Repeated int
-	// Checked is how many keys and banks were held against their model. Undecided is how many of them took too long.
+	// Checked is how many keys and banks (see banks.go) were checked against a model. Undecided is how many of them took too long.
 	Checked, Undecided int
-	// Sums is how many times all accounts of a bank were read at once.
+	// Sums is how many transactions read all accounts of a bank.
 	Sums int
 	// Scans is how many scans were checked, Pages how many pages they had.
 	Scans, Pages int
@@ -56,11 +56,11 @@ type Findings struct {
 	Contested int
 	// Ordered says that the order of each client was checked, Complete that notifications were checked for completeness.
 	Ordered, Complete bool
-	// picture is of the first key or bank that no order explains, nil if there is none.
+	// picture shows the first key or bank whose replies no order of its operations explains. It is nil if there is none.
 	picture *picture
 }
 
-// picture is what porcupine draws of operations.
+// picture is the input of porcupine's drawing of operations.
 type picture struct {
 	model porcupine.Model
 	info  porcupine.LinearizationInfo
@@ -70,8 +70,8 @@ type judge struct {
 	history    *History
 	conditions Conditions
 	findings   Findings
-	lastUse    map[hlc.Timestamp]time.Duration // of fencing tokens
-	count      map[string]int                  // of violations, by check
+	lastUse    map[hlc.Timestamp]time.Duration // call of the last request with each fencing token
+	count      map[string]int                  // number of violations, by check
 }
 
 // MaxViolations is how many violations of each check are kept.
@@ -118,8 +118,8 @@ func Check(h *History, conditions Conditions) *Findings {
 	return &j.findings
 }
 
-// family returns the first level of a key, by which the workload (test/workload/families.go) says what a key is used for: r for registers, p for what one
-// client pipelines, brief for keys that expire, and so on.
+// family returns the first level of a key. It shows what the workload (test/workload/families.go) uses the key for: r for registers, p for keys on which
+// one client sends without waiting for replies, brief for keys that expire, and so on.
 func family(key string) string {
 	name, _, _ := strings.Cut(key, "/")
 	return name
@@ -186,7 +186,7 @@ func (j *judge) checkRepeats() {
 
 // checkVersions: a write that began after another one was answered has a higher version, and a value has one version.
 func (j *judge) checkVersions() {
-	versions := make(map[string]hlc.Timestamp) // of values
+	versions := make(map[string]hlc.Timestamp) // version of each value
 	given := make(map[hlc.Timestamp]*Op)
 	var sets []*Op
 	for _, o := range j.history.Ops {
@@ -211,7 +211,7 @@ func (j *judge) checkVersions() {
 			switch version, known := versions[n.Value]; {
 			case known && version != n.Version:
 				j.violation("versions", "%s was told of %s %s with another version than it has: %s, not %s", client, n.Key, n.Value, n.Version, version)
-			case f == "bank": // the reply has the version of the transaction's last SET only
+			case f == "bank": // the reply has only the version of the last SET, so the others are learned here
 				versions[n.Value] = n.Version
 			}
 		}
@@ -240,7 +240,7 @@ func (j *judge) checkVersions() {
 	}
 }
 
-// checkOrder: what one client sends without waiting takes effect in that order, and its reads see its earlier writes.
+// checkOrder: requests that a client sends without waiting take effect in the order of sending, and its reads see its earlier writes.
 func (j *judge) checkOrder() {
 	type stream struct{ client, key string }
 	sent := make(map[stream][]*Op)
@@ -284,8 +284,8 @@ func (j *judge) checkFencing() {
 	}
 }
 
-// checkLocks: no client acquires a lock before another client's time to live has passed, or that client has released it. Tokens are versions: checkVersions
-// shows that they grow.
+// checkLocks: no client acquires a lock before another client's time to live has passed, or that client has released it. The fencing token of a lock is the
+// version of the SET that acquired it: checkVersions checks that versions grow.
 func (j *judge) checkLocks() {
 	for key, ops := range j.history.inKeyOrder() {
 		if family(key) != "lock" {
@@ -312,7 +312,8 @@ func (j *judge) checkLocks() {
 	}
 }
 
-// isContested reports whether a client used its token of a lock after another client had acquired the lock: it did not know yet that it had lost it.
+// isContested reports whether the token of a lock acquisition was used after another client had acquired the lock: the first client did not know yet that
+// it had lost the lock.
 func (j *judge) isContested(o *Op, later []*Op) bool {
 	last := j.lastUse[o.Version]
 	return slices.ContainsFunc(later, func(other *Op) bool { return other.Client != o.Client && other.Replied < last })
@@ -342,7 +343,7 @@ func (j *judge) checkExpiry() {
 	}
 }
 
-// checkLost: the last read of a key of flood or watched is no older than its last acknowledged SET. These keys are not checked against a model.
+// checkLost: the last read of a key of the families flood and watched is no older than its last acknowledged SET. No model checks these keys.
 func (j *judge) checkLost() {
 	acknowledged := make(map[string]*Op)
 	for _, o := range j.history.Ops {
@@ -377,7 +378,8 @@ func (j *judge) checkLinearizable() {
 	}
 }
 
-// checkAgainstModel: there is one order of operations, with each between its call and its reply, in which the model gives every reply. key is what they work on.
+// checkAgainstModel: there is an order of the operations in which the model gives every reply, and each takes effect between its call and its reply. key is
+// the key or the bank that they work on.
 func (j *judge) checkAgainstModel(model porcupine.Model, key string, ops []*Op) {
 	j.findings.Checked++
 	result, info := linearizable(model, ops, j.conditions.Patience)

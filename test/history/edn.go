@@ -14,8 +14,8 @@ import (
 	"holdfast/resp"
 )
 
-// Histories as Jepsen writes them down, for its own checkers: a map in each line with :process, :type, :f, :value and :time in
-// nanoseconds. A client whose operation has an unknown outcome, or that has several under way, goes on as another process.
+// This file writes histories in Jepsen's form, EDN, for Jepsen's checkers: a map in each line with :process, :type, :f, :value, and
+// :time in nanoseconds. A process has one operation at a time, and none after an unknown outcome: the next one is of another process.
 
 // WriteKnossos writes the registers: :read, :write, :cas, :cas-or-create, :create, :delete and :delete-if on [key value]. Knossos reads it with
 // a model of a register that can be absent.
@@ -48,7 +48,7 @@ func (h *History) WriteElle(w io.Writer) error {
 }
 
 // WriteElleTransactions writes the transactions on the accounts of banks, and the commands on them as transactions of one operation: what Elle's
-// rw-register takes. A condition that is met is a read.
+// rw-register takes. A condition is written as a read of the value that it expects.
 func (h *History) WriteElleTransactions(w io.Writer) error {
 	return h.writeEDN(w, func(o *Op) (f, value string, ok bool) {
 		if !isBanking(o) {
@@ -58,7 +58,7 @@ func (h *History) WriteElleTransactions(w io.Writer) error {
 		for i, part := range o.Operations() {
 			switch {
 			case part.Verb == Get:
-				if o.Applied() && i < len(o.Reply.Replies) { // a reply with too few elements is the judge's matter
+				if o.Applied() && i < len(o.Reply.Replies) { // checkSum reports a reply with too few elements
 					part.Known, part.Reply = true, o.Reply.Replies[i]
 				}
 				text = append(text, fmt.Sprintf("[:r %q %s]", part.Key, readEDN(&part)))
@@ -72,7 +72,7 @@ func (h *History) WriteElleTransactions(w io.Writer) error {
 	})
 }
 
-// readEDN returns what was read.
+// readEDN returns the value that a GET returned, or nil.
 func readEDN(o *Op) string {
 	if o.Known && o.Reply.Kind == resp.ReplyBulk {
 		return strconv.Quote(string(o.Reply.Bulk))
@@ -80,7 +80,7 @@ func readEDN(o *Op) string {
 	return "nil"
 }
 
-// registerEDN returns an operation's function and value. The function is empty for an operation that the register model lacks.
+// registerEDN returns :f and :value of an operation. f is empty for an operation that the register model lacks.
 func registerEDN(o *Op) (f, value string) {
 	switch {
 	case o.Verb == Get:
@@ -136,7 +136,7 @@ func (h *History) writeEDN(w io.Writer, describe func(*Op) (f, value string, ok 
 func events(ops []*Op, wanted func(*Op) bool) (events []event) {
 	type process struct {
 		number int
-		free   time.Duration // from when on
+		free   time.Duration // when its last operation ended; the end of time if the outcome is unknown
 	}
 	processes := make(map[string][]*process) // by client
 	count := 0

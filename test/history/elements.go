@@ -2,7 +2,8 @@ package history
 
 import "cmp"
 
-// checkElements: of all who add an element to a set exactly one is told to have done it, and that one's element stays.
+// checkElements: of all clients that add the same element to a set, exactly one gets the reply that it did, and its element stays. An element is a key of the
+// family element, which clients add by SET NX.
 func (j *judge) checkElements() {
 	for key, ops := range j.history.inKeyOrder() {
 		if family(key) != "element" {
@@ -35,7 +36,7 @@ func (j *judge) checkElements() {
 	}
 }
 
-// firstRefused returns the first attempt that found the element there.
+// firstRefused returns the first SET that was not applied because the element was there, or nil.
 func firstRefused(ops []*Op) (first *Op) {
 	for _, o := range ops {
 		if o.Verb == Set && o.Known && !o.Applied() && o.Reply.Error == "" && (first == nil || cmp.Less(o.Call, first.Call)) {

@@ -7,10 +7,10 @@ import (
 	"io"
 )
 
-// line is one line of a history's file: one of its fields is set.
+// line is one line of a history's file: an operation, a notification and its client, a gap, or a text. The other fields are empty.
 type line struct {
 	Op     *Op           `json:"op,omitempty"`
-	Client string        `json:"client,omitempty"` // of the note
+	Client string        `json:"client,omitempty"` // client that got Note
 	Note   *Notification `json:"note,omitempty"`
 	Gap    *Gap          `json:"gap,omitempty"`
 	Odd    string        `json:"odd,omitempty"`

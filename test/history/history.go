@@ -1,5 +1,5 @@
-// Package history holds what clients of the store saw, and judges it by the promises of docs/guarantees.md. It shares the
-// packages hlc and resp with the product; its model is written apart from the state machine.
+// Package history records what clients of the store saw, and checks it against the promises of docs/guarantees.md. It shares
+// the packages hlc and resp with the product. Its model of the store is not made from the product's state machine.
 package history
 
 import (
@@ -26,11 +26,11 @@ const (
 	VDel   Verb = "VDEL"
 	Notify Verb = "KEYNOTIFY"
 	Stop   Verb = "STOP" // KEYNOTIFY STOP
-	Scan   Verb = "SCAN" // one page; the key is the pattern
-	Txn    Verb = "TXN"  // of Parts; the key is what their keys begin with
+	Scan   Verb = "SCAN" // reads one page; Key is the pattern
+	Txn    Verb = "TXN"  // executes Parts together; Key is what their keys begin with
 )
 
-// Condition restricts a SET; IFVER also a DEL.
+// Condition is the condition of a SET. IFVER can also be that of a DEL.
 type Condition string
 
 // The conditions of the protocol.
@@ -38,7 +38,7 @@ const (
 	Always Condition = ""
 	NX     Condition = "NX"
 	NEX    Condition = "NEX"
-	IfVer  Condition = "IFVER" // Expected is the value that had ExpectedVersion: values are unique
+	IfVer  Condition = "IFVER" // Expected is the value that had ExpectedVersion: it stands for the version, because values are unique
 )
 
 // Op is one operation as its client saw it. Times are since the beginning of the run. Until the end of the run only its client writes to it, from
@@ -48,19 +48,19 @@ type Op struct {
 	Client    string
 	Verb      Verb
 	Key       string
-	Value     string // SET, VDEL; of a long value its label
+	Value     string // SET, VDEL: the value, or the label of a long one (test/workload/label.go)
 	Condition Condition
-	Expected  string // NEX: the expected value, empty for the new one; IFVER: the value that had ExpectedVersion
-	// ExpectedVersion is IFVER's.
+	Expected  string // NEX: the expected value, empty if that is Value; IFVER: the value that had ExpectedVersion
+	// ExpectedVersion is the version that IFVER expects.
 	ExpectedVersion hlc.Timestamp
 	TTL             time.Duration
 	Token           hlc.Timestamp
-	Anonymous       bool // without enough correlation data to be recognized
-	Late            bool // copies may come when the outcome is forgotten
-	NoExpiry        bool // no message expiry
-	Final           bool // a read at the end
-	Size            int  // of the value, when it is longer than its label
-	KeySize         int  // of the key, when it is longer than its label
+	Anonymous       bool // too little correlation data: the store cannot recognize copies
+	Late            bool // copies may arrive after the store has forgotten the outcome
+	NoExpiry        bool // sent without a message expiry
+	Final           bool // a read at the end of the run
+	Size            int  // size of the value in bytes, if Value is its label; otherwise 0
+	KeySize         int  // size of the key in bytes, if Key is its label; otherwise 0
 
 	// Wrapped says that a SET is sent as the only operation of a TXN. The reply is that of the operation.
 	Wrapped bool
@@ -68,20 +68,20 @@ type Op struct {
 
 	Glob bool // KEYNOTIFY and STOP: the key is a pattern, and all keys that match are watched
 
-	ScanNumber int    // SCAN: among its client's, from 1 on; the pages of one have the same
+	ScanNumber int    // SCAN: number of the scan among its client's, from 1; all pages of a scan have the same
 	After      string // SCAN: the continuation token, or its label; empty for the first page
 
-	Call     time.Duration // first publication
+	Call     time.Duration // when the request was first published
 	Sendings []Sending     `json:"Copies"` // the first publication and all copies
-	// What came back: the first reply counts, others of a write have to be equal.
+	// Replied to Version describe the first reply. Again has later replies: those to a write have to equal the first.
 	Replied time.Duration
 	Known   bool
 	Reply   resp.Reply
 	Payload string
-	Version hlc.Timestamp // of the reply; zero for none
+	Version hlc.Timestamp // version in the reply; zero if there is none
 	Again   []Repeat
 
-	Sequence int // among those of its client, as sent
+	Sequence int // position among the operations of its client, in the order of sending
 	NotesAt  int // how many notifications its client had when the reply came
 }
 
@@ -91,7 +91,7 @@ type Sending struct {
 	Receivers []string // simulation: the sessions that got it; chaos: "broker" upon PUBACK; nil if it is not known to have reached the broker
 }
 
-// Repeat is a further reply.
+// Repeat is a later reply to an operation that already had one.
 type Repeat struct {
 	At      time.Duration
 	Reply   resp.Reply
@@ -154,7 +154,7 @@ func (o *Op) command() string {
 	return text
 }
 
-// sets returns the operation, or those of its parts, that set a value.
+// sets returns the SETs of an operation: itself, or those among its parts.
 func (o *Op) sets() (sets []*Op) {
 	if o.Verb == Set {
 		return []*Op{o}
@@ -193,8 +193,8 @@ func (o *Op) Applied() bool {
 	}
 }
 
-// Watches reports whether the operation begins or ends a watch that a key belongs to. Patterns of the workload are read alike by path.Match and by the
-// store: no '*' of theirs is to match a '/'.
+// Watches reports whether the operation begins or ends a watch that a key belongs to. In path.Match a '*' does not match a '/', in the store it does. For
+// the workload's patterns and keys both give the same result.
 func (o *Op) Watches(key string) bool {
 	if o.Verb != Notify && o.Verb != Stop {
 		return false
@@ -229,15 +229,15 @@ type Gap struct {
 	At     time.Duration
 }
 
-// History is what all clients saw. The Add methods, NoteCount and Keys are safe for concurrent use; all else is for when the
-// run is over.
+// History is what all clients saw. The Add methods, NoteCount and Keys are safe for concurrent use. Use the fields and the other
+// methods only after the run.
 type History struct {
 	mu            sync.Mutex
 	Ops           []*Op
 	Notifications map[string][]Notification // by client
 	Gaps          []Gap
-	Odd           []string // what no client should ever see: replies that cannot be read, for instance
-	Ahead         []string // versions from the future
+	Odd           []string // descriptions of what no client should ever see, for instance of unreadable replies
+	Ahead         []string // descriptions of versions that are far ahead of real time
 }
 
 // New returns an empty history.
@@ -272,14 +272,14 @@ func (h *History) AddGap(client string, at time.Duration) {
 	h.Gaps = append(h.Gaps, Gap{client, at})
 }
 
-// AddOdd notes what no client should ever see.
+// AddOdd adds a description of what no client should ever see.
 func (h *History) AddOdd(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.Odd = append(h.Odd, fmt.Sprintf(format, args...))
 }
 
-// AddAhead notes a version from the future.
+// AddAhead adds a description of a version that is far ahead of real time.
 func (h *History) AddAhead(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -313,8 +313,8 @@ func (h *History) gapBetween(client string, from, to time.Duration) bool {
 	return slices.ContainsFunc(h.Gaps, func(g Gap) bool { return g.Client == client && g.At >= from && g.At <= to })
 }
 
-// byKey returns the operations of each key, in the order in which they were added. The key of a SCAN, or of a watch of a pattern, is the
-// pattern, that of a TXN what its keys begin with.
+// byKey returns the operations of each key, in the order in which they were added. The key of a SCAN or of a watch of a pattern is the
+// pattern. The key of a TXN is what the keys of its parts begin with.
 func (h *History) byKey() map[string][]*Op {
 	keys := make(map[string][]*Op)
 	for _, o := range h.Ops {

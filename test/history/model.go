@@ -13,9 +13,9 @@ import (
 	"holdfast/resp"
 )
 
-// The model of one key, written from the protocol and not from the state machine.
+// This file has the model of one key. It is written from the protocol, and not from the product's state machine.
 
-// register is a key that does not expire.
+// register is the state of a key that does not expire.
 type register struct {
 	Present bool
 	Value   string
@@ -54,12 +54,12 @@ func step(state register, o *Op, known bool, reply *resp.Reply) (bool, register)
 		return reply.Kind == resp.ReplyBulk && string(reply.Bulk) == state.Value, state
 	}
 	if state.Present && !state.Token.IsZero() && (o.Token.IsZero() || o.Token.Before(state.Token)) {
-		return !known, state // it has to be an error
+		return !known, state // only an error would be right, and errors are handled above
 	}
 	return stepWrite(state, o, known, reply)
 }
 
-// stepWrite is step for a write that its token lets pass.
+// stepWrite is step for a write that the key's fencing token does not forbid.
 func stepWrite(state register, o *Op, known bool, reply *resp.Reply) (bool, register) {
 	is := func(kind resp.ReplyKind, integer int64) bool {
 		return !known || reply.Kind == kind && reply.Integer == integer
@@ -95,7 +95,7 @@ func stepWrite(state register, o *Op, known bool, reply *resp.Reply) (bool, regi
 	return is(resp.ReplyInteger, 1), register{}
 }
 
-// input is what a model's operation is given; its output is a *resp.Reply, nil for unknown.
+// input is the input of an operation in porcupine's sense. The output is a *resp.Reply, nil if the outcome is unknown.
 type input struct{ op *Op }
 
 func registerModel() porcupine.Model {
@@ -117,8 +117,8 @@ func registerModel() porcupine.Model {
 	}
 }
 
-// linearizable checks the operations on one object of a model. It tries first without the operations of unknown outcome, except those that set a value that
-// was read. That is quick, and an order without them is one with them, too: they come last.
+// linearizable checks the operations on one key or bank. Of the operations of unknown outcome, its first search includes only those that set a value
+// that was read. That search is quick. If it finds an order, the operations that it left out can follow at the end of that order.
 func linearizable(model porcupine.Model, ops []*Op, limit time.Duration) (porcupine.CheckResult, porcupine.LinearizationInfo) {
 	seen := make(map[string]bool)
 	for _, o := range ops {
@@ -139,7 +139,7 @@ func linearizable(model porcupine.Model, ops []*Op, limit time.Duration) (porcup
 	return porcupine.CheckOperationsVerbose(model, toPorcupine(ops, func(*Op) bool { return true }), limit)
 }
 
-// toPorcupine returns operations as porcupine wants them. Reads with unknown outcome say nothing.
+// toPorcupine converts the wanted operations for porcupine. It leaves out reads of unknown outcome, which restrict no order.
 func toPorcupine(ops []*Op, wanted func(*Op) bool) (operations []porcupine.Operation) {
 	clients := make(map[string]int)
 	id := func(client string) int {
@@ -171,11 +171,11 @@ func toPorcupine(ops []*Op, wanted func(*Op) bool) (operations []porcupine.Opera
 	return append(operations, needed(ops, reads)...)
 }
 
-// needed leaves out each read whose interval contains that of another read with the same reply: it can be ordered right beside that one. A read
-// cannot precede the only SET of its value, so its interval begins no earlier than that. Copies that a broker delivers minutes later make many such
-// reads, and the search for an order would try all of them.
+// needed returns the reads without those whose interval contains the interval of another read with the same reply: the two can be ordered side by
+// side. If only one SET writes a value, the interval of its reads begins no earlier than the call of that SET. Copies that a broker delivers
+// minutes later make many unneeded reads, and the search for an order would try all of them.
 func needed(ops []*Op, reads []porcupine.Operation) (left []porcupine.Operation) {
-	set, ambiguous := make(map[string]int64), make(map[string]bool) // by value: when its SET began
+	set, ambiguous := make(map[string]int64), make(map[string]bool) // by value: when a SET of it began, and whether there are several
 	for _, o := range ops {
 		for _, one := range o.sets() {
 			_, again := set[one.Value]
@@ -195,7 +195,7 @@ func needed(ops []*Op, reads []porcupine.Operation) (left []porcupine.Operation)
 	}
 	for _, same := range byReply {
 		slices.SortFunc(same, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
-		latest := int64(math.MinInt64) // call of those that returned before
+		latest := int64(math.MinInt64) // latest call of the needed reads that returned before
 		for _, r := range same {
 			if r.Call > latest {
 				left = append(left, r)

@@ -26,11 +26,11 @@ func (c change) before(other change) bool {
 	return !c.Deleted && other.Deleted
 }
 
-// surelyBefore reports whether the change was certainly made before another one, of any key. Versions grow. A deletion has an older version, so it is never
-// certainly before anything.
+// surelyBefore reports whether the change was certainly made before another one, of any key. The versions of SETs grow. A deletion has the version of the
+// value that it deletes, which may be much older. So a deletion is never certainly before another change.
 func (c change) surelyBefore(other change) bool { return !c.Deleted && c.Version.Before(other.Version) }
 
-// checkNotes: notifications come in order and complete, only of watched keys, and a repetition runs from some point to the end.
+// checkNotes: a client gets notifications of watched keys only, in order, and all of them. When one is repeated, all that followed it are repeated, too.
 func (j *judge) checkNotes() {
 	complete := j.conditions.NotesComplete
 	watching := make(map[string][]*Op)
@@ -52,27 +52,27 @@ func (j *judge) checkNotes() {
 	}
 }
 
-// resubscribeTime is how long after the start of a new session a client may still miss notifications: it has to subscribe again. Meanwhile earlier ones may
-// be repeated together with missed ones, so nothing is checked as a repetition.
+// resubscribeTime is how long after the start of a new session a client may still miss notifications, because it has to subscribe again. In that time
+// earlier notifications may be repeated together with missed ones. So repetitions are not checked then.
 const resubscribeTime = 5 * time.Second
 
-// checkSuffixes: new changes of one key come in order, and new SETs come in the order of their versions across keys. A repetition starts at some point
-// and runs to the end. If notifications may have been dropped (complete is false), repetitions are not checked, and a leader may publish one that the
-// leader before it dropped.
+// checkSuffixes: new changes of one key come in order, and new SETs come in the order of their versions across keys. A repetition is a suffix: it starts
+// at some change that came before, and has all changes that came after that one. If notifications may have been dropped (complete is false), repetitions
+// are not checked. Then a leader may also publish a notification that an earlier leader dropped.
 func (j *judge) checkSuffixes(client string, notes []Notification, complete bool) {
-	var seen []change // as they came first
+	var seen []change // distinct changes in the order of their first arrival, since the last gap
 	position := make(map[change]int)
 	latest, known := make(map[string]change), make(map[change]bool)
-	next := 0                // where in seen the next repetition has to be; len(seen) is at the end
-	var newest hlc.Timestamp // of all that was set
+	next := 0                // index in seen of the change that a repetition has to go on with; len(seen) if none is under way
+	var newest hlc.Timestamp // newest version of the SETs that have come
 	for i := range notes {
 		c := notes[i].change()
-		missed := i > 0 && j.history.gapBetween(client, notes[i-1].At-resubscribeTime, notes[i].At) // it may have missed some
+		missed := i > 0 && j.history.gapBetween(client, notes[i-1].At-resubscribeTime, notes[i].At) // the client may have missed some
 		if missed {
 			seen, position, next = nil, make(map[change]int), 0
 		}
 		at, repeated := position[c]
-		if !repeated && known[c] && len(seen) > 0 { // from before the gap: a repetition that reaches back further than seen
+		if !repeated && known[c] && len(seen) > 0 { // it came before the gap: a repetition that begins before seen
 			if next = 0; c.surelyBefore(seen[0]) {
 				j.findings.Repeated++
 				continue
@@ -91,7 +91,8 @@ func (j *judge) checkSuffixes(client string, notes []Notification, complete bool
 			j.violation("notifications", "%s: %+v at %v is new, in the middle of a repetition", client, c, notes[i].At)
 			return
 		}
-		// If notifications may have been dropped or missed, this one may have been published before. Later ones then have to reach what the client had already.
+		// If notifications may have been dropped or missed, this one may repeat one that the client did not get. Then the repetition has to go on until it
+		// reaches what the client already had.
 		again := func(reached func(change) bool) bool {
 			return (missed || !complete) && slices.ContainsFunc(notes[i+1:], func(n Notification) bool { return reached(n.change()) })
 		}
@@ -118,7 +119,8 @@ func (j *judge) checkSuffixes(client string, notes []Notification, complete bool
 // moment at which it got the notification. The simulation draws 120 s or 2 s instead of 30 s (test/sim/tunables.go).
 const notificationAge = 70 * time.Second
 
-// checkWatched: a notification is of a key that the client watches, or watched until less than notificationAge ago. watching are its own KEYNOTIFY and STOP.
+// checkWatched: each notification is of a key that the client watches, or that it stopped to watch less than notificationAge ago. watching are the client's
+// KEYNOTIFY and STOP.
 func (j *judge) checkWatched(client string, notes []Notification, watching []*Op) {
 	for i := range notes {
 		n := &notes[i]
@@ -167,6 +169,7 @@ func (j *judge) covered(client, key string, watching []*Op) (covered []coverage)
 	return covered
 }
 
+// within reports whether an operation was called and answered while its key was surely watched.
 func within(covered []coverage, o *Op) bool {
 	return slices.ContainsFunc(covered, func(c coverage) bool { return o.Call > c.from && o.Replied < c.to })
 }
@@ -224,7 +227,7 @@ func (j *judge) checkCompleteTransactions(watching map[string][]*Op) {
 	}
 }
 
-// checkNotesBeforeReplies: a client that watches what it changes hears of the change before its reply.
+// checkNotesBeforeReplies: a client that watches a key which it changes gets the notification of the change before the reply.
 func (j *judge) checkNotesBeforeReplies(client string, notes []Notification, watching []*Op) {
 	first := make(map[change]int)
 	for i := range notes {

@@ -94,7 +94,7 @@ func (j *judge) checkScans() {
 	}
 }
 
-// mayExist reports whether a key with these operations may have existed at some moment of a page.
+// mayExist reports whether a key with these operations may have existed at some moment while a page was read.
 func mayExist(ops []*Op, page *Op) bool {
 	return slices.ContainsFunc(ops, func(set *Op) bool {
 		if set.Verb != Set || set.Call > page.Replied || set.Known && !set.Applied() {
@@ -120,7 +120,7 @@ func (j *judge) existsThroughout(ops []*Op, first, last *Op) *Op {
 	return ops[at]
 }
 
-// inOrder reports whether two requests of a client have surely come to the leader in their order.
+// inOrder reports whether two requests of a client surely reached the leader in the order of sending.
 func (j *judge) inOrder(a, b *Op) bool {
 	return a.Singly() && b.Singly() && j.conditions.ArrivedInOrder != nil && j.conditions.ArrivedInOrder(a, b)
 }

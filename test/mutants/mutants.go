@@ -21,8 +21,8 @@ type Mutant struct {
 	// Check has the checks of the simulation that can catch it, with ", " between them. It is empty for a build that breaks no rule. What
 	// another check finds is not the mutant's effect, and does not count.
 	Check string
-	Edits []overlay.Edit // of files below the module's root
-	// Faults are the kinds of faults of the simulation that show it soon; none is all kinds.
+	Edits []overlay.Edit // edits of files below the module's root
+	// Faults are the simulation's kinds of faults that show it soon. An empty list means all kinds.
 	Faults []string
 }
 

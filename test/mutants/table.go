@@ -11,7 +11,7 @@ func All() []Mutant {
 	return slices.Concat(stateMachine(), replication(), frontEnd(), mirrors(), takeover())
 }
 
-// one is a mutant of a single edit.
+// one returns a mutant that consists of one edit.
 func one(name, what, check, file, before, after string) Mutant {
 	return Mutant{Name: name, What: what, Check: check, Edits: []overlay.Edit{{File: file, Old: before, New: after}}}
 }

@@ -13,16 +13,16 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// brokerOptions are what brokers do differently.
+// brokerOptions are the behaviours in which MQTT brokers differ.
 type brokerOptions struct {
-	tellsNoSubscriber bool   // PUBACK 0x10
+	tellsNoSubscriber bool   // answers with PUBACK 0x10 if a topic has no subscriber
 	sendsNoDisconnect bool   // closes the connection without a DISCONNECT
-	receiveMaximum    uint16 // that it grants to publishers
-	inFlight          int    // to one client
+	receiveMaximum    uint16 // Receive Maximum that it grants to publishers
+	inFlight          int    // most unacknowledged messages to one client
 }
 
-// broker is an MQTT 5 broker with as much as Holdfast and its clients use: sessions, queues, QoS 1, message expiry, session takeover.
-// Nodes talk to it in packets over connections; simulated clients call it.
+// broker is an MQTT 5 broker with only the features that Holdfast and its clients use: sessions, queues, QoS 1, retained messages,
+// message expiry, session takeover. Nodes send it packets over connections; simulated clients call its methods.
 type broker struct {
 	network *network
 	options brokerOptions
@@ -34,11 +34,11 @@ type broker struct {
 	mu       schedule.Mutex
 	up       bool
 	sessions map[string]*session
-	stalled  string        // the client that gets nothing for now
+	stalled  string        // id of the client that the broker sends nothing to for now
 	losses   []sessionLoss // ends of sessions that had a subscription
 	retained map[string]*message
-	saved    map[string]*message // the retained messages after a restart without sessions
-	stores   int                 // changes of retained since it was saved
+	saved    map[string]*message // the retained messages that a restart without sessions brings back
+	stores   int                 // how often retained was changed since it was saved
 	stack    *stack
 	work     sync.WaitGroup
 }
@@ -52,13 +52,13 @@ type sessionLoss struct {
 // session is what the broker keeps for a client. It is guarded by broker.mu.
 type session struct {
 	id       string
-	expiry   time.Duration // after the connection's end; 0 ends with it
-	filters  []string      // at QoS 1, but for those that end with #
+	expiry   time.Duration // how long the session outlives its connection; 0 ends it with the connection
+	filters  []string      // topic filters: at QoS 0 if they end with #, else at QoS 1
 	queue    []*message
 	flight   []*delivery // sent and not acknowledged, in order
-	again    int         // how many of the first in flight have to be sent again
+	again    int         // how many deliveries, the first of flight, have to be sent again
 	packetID uint16
-	limit    int // in flight
+	limit    int // the most deliveries in flight
 	attached *attachment
 	expires  *time.Timer
 }
@@ -66,9 +66,9 @@ type session struct {
 // attachment is a client's connection to its session.
 type attachment struct {
 	session *session
-	wake    chan struct{} // has room for one
+	wake    chan struct{} // receives when there may be something to send; has room for one
 	gone    chan struct{} // closed when the connection ends
-	reason  byte          // of the DISCONNECT; 0 is none
+	reason  byte          // reason code of the DISCONNECT; 0 sends no DISCONNECT
 	once    sync.Once
 }
 
@@ -90,11 +90,11 @@ func (a *attachment) poke() {
 type message struct {
 	topic   string
 	payload []byte
-	// properties are shared by all who receive the message; the message expiry is what was left when it came.
+	// properties are shared by all receivers of the message. Their message expiry is the one that the publisher sent.
 	properties *packets.Properties
 	expires    time.Time // zero for never
-	retain     bool      // asked for by the publisher; to a subscriber: it was there before the subscription
-	qos0       bool      // at QoS 0
+	retain     bool      // from a publisher: retain it; to a subscriber: it was retained before the subscription
+	qos0       bool      // it is delivered at QoS 0
 }
 
 // delivery is a message on its way to one client.
@@ -199,7 +199,7 @@ const (
 	reasonAdministrative = 0x98
 )
 
-// detach ends a client's connection; its session goes on for its expiry.
+// detach ends a client's connection. Its session remains until it expires.
 func (b *broker) detach(a *attachment) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -253,7 +253,7 @@ func (b *broker) forget(id string) {
 	b.dropLocked(s)
 }
 
-// close ends what is left of the broker.
+// close stops the broker and all timers of sessions, at the end of a run.
 func (b *broker) close() {
 	b.stop(true)
 	b.mu.Lock()
@@ -288,9 +288,9 @@ func (b *broker) unsubscribe(a *attachment, filter string) {
 	a.session.filters = slices.DeleteFunc(a.session.filters, func(other string) bool { return other == filter })
 }
 
-// retainLocked keeps a message for later subscribers, or forgets the one of its topic if it is empty.
+// retainLocked keeps a message for later subscribers. An empty message removes the retained one of its topic, as in MQTT.
 func (b *broker) retainLocked(m *message) {
-	const stores = 50 // between two times that the retained messages are saved
+	const stores = 50 // how many changes of retained messages lie between two saves
 	if b.stores++; b.stores >= stores {
 		b.saved, b.stores = maps.Clone(b.retained), 0
 	}
@@ -301,7 +301,7 @@ func (b *broker) retainLocked(m *message) {
 	b.retained[m.topic] = m
 }
 
-// retainedBelow returns the retained messages of topics that begin with a text, as a client that subscribes gets them.
+// retainedBelow returns the retained messages of topics that begin with prefix: what a new subscriber would get.
 func (b *broker) retainedBelow(prefix string) map[string]*message {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -314,7 +314,7 @@ func (b *broker) retainedBelow(prefix string) map[string]*message {
 	return found
 }
 
-// publish hands a message to all who subscribed, and returns who they are.
+// publish queues a message for each subscriber, and returns their client ids.
 func (b *broker) publish(m *message) (receivers []string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -340,7 +340,7 @@ func (b *broker) publish(m *message) (receivers []string, err error) {
 	return receivers, nil
 }
 
-// stall sends nothing to a client until another client is stalled, or none: "".
+// stall stops deliveries to a client until the next call, which names another client, or none ("").
 func (b *broker) stall(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -384,7 +384,7 @@ func (b *broker) next(a *attachment) (out []delivery) {
 	return out
 }
 
-// acknowledge takes a message off a session.
+// acknowledge removes a delivery that its client has acknowledged.
 func (b *broker) acknowledge(a *attachment, id uint16) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -396,7 +396,7 @@ func (b *broker) acknowledge(a *attachment, id uint16) {
 	a.poke()
 }
 
-// lossesBetween returns whether the session of any of the clients ended between two moments.
+// lossesBetween reports whether the session of any of the clients ended between two moments.
 func (b *broker) lossesBetween(clients []string, from, to time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

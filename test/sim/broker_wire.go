@@ -118,7 +118,7 @@ func (b *broker) take(c *conn, a *attachment, packet *packets.ControlPacket) boo
 	return err == nil
 }
 
-// send delivers until the connection ends.
+// send sends the session's messages to the client until the connection ends.
 func (b *broker) send(c *conn, a *attachment) {
 	var out []byte
 	for {

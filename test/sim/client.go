@@ -11,18 +11,19 @@ import (
 	"holdfast/test/workload"
 )
 
-// client is a simulated MQTT client: it carries the messages of a client of the store.
+// client is a simulated MQTT client: it carries the messages of a workload.Client, which uses the store.
 type client struct {
 	*workload.Client
 	sim        *simulation
 	persistent bool // the broker keeps its session while it is away
 	out        chan outgoing
-	wantsUp    gate // closed while it is to be away
+	wantsUp    gate // closed while the client is to be disconnected
 
 	mu       schedule.Mutex
 	attached *attachment
 }
 
+// outgoing is a publication, and the connection on which the client sends it.
 type outgoing struct {
 	attachment  *attachment
 	publication *workload.Publication
@@ -36,7 +37,7 @@ func newClient(s *simulation, id string, persistent bool) *client {
 	return c
 }
 
-// publish hands a publication to the uplink.
+// publish gives a publication to the goroutine that runs uplink.
 func (c *client) publish(p *workload.Publication) {
 	select {
 	case c.out <- outgoing{c.connection(), p}:
@@ -124,7 +125,7 @@ func (c *client) receive(a *attachment) {
 	}
 }
 
-// reach waits while the broker is silent, and then for the network's latency: the way of a message to the broker, or back.
+// reach waits as long as a message takes to the broker, or from it: first until the broker is not silent (a fault), and then for the network's latency.
 func (c *client) reach() {
 	for opened := c.sim.network.host("broker").running.whenOpen(); opened != nil && !c.sim.load.Ended(); opened = c.sim.network.host("broker").running.whenOpen() {
 		select {

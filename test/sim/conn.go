@@ -10,18 +10,18 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// conn is one end of a connection. It implements net.Conn. Writing never blocks: what the other side does not read is kept.
+// conn is one end of a connection. It implements net.Conn. Write never blocks: it buffers what the other side has not read.
 type conn struct {
 	stack   *stack
 	peer    *conn
 	in, out *stream
 	read    *deadline
-	dialled bool
+	dialled bool // this end has made the connection
 
 	mu            schedule.Mutex
-	link          link // that carries what this end writes
-	spoken        bool
-	aborted       error
+	link          link      // carries what this end writes
+	spoken        bool      // this end has written
+	aborted       error     // what Write returns; nil while this end is open
 	writeDeadline time.Time // zero is none
 }
 
@@ -29,13 +29,13 @@ type conn struct {
 type stream struct {
 	mu     schedule.Mutex
 	chunks []chunk
-	ended  error // what the reader gets behind the chunks
-	broken error // what it gets at once
+	ended  error // the error that the reader gets after all chunks
+	broken error // the error that the reader gets at once, before the chunks
 	wake   chan struct{}
 }
 
 type chunk struct {
-	at   time.Time // of its arrival
+	at   time.Time // when it arrives
 	data []byte
 }
 
@@ -48,7 +48,7 @@ func (s *stream) poke() {
 	}
 }
 
-// end lets the reader have what is under way, and then the error.
+// end ends the stream: the reader gets the data that is under way, and then the error.
 func (s *stream) end(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,6 +58,7 @@ func (s *stream) end(err error) {
 	s.poke()
 }
 
+// breakOff ends the stream at once: the reader gets the error, and no more data.
 func (s *stream) breakOff(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,14 +68,14 @@ func (s *stream) breakOff(err error) {
 	s.poke()
 }
 
-// outgoing returns the link of what is written here.
+// outgoing returns the link that carries what this end writes.
 func (c *conn) outgoing() link {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.link
 }
 
-// become changes the kind of traffic of both directions.
+// become sets the class of both directions.
 func (c *conn) become(kind class) {
 	for _, end := range []*conn{c, c.peer} {
 		end.mu.Lock()
@@ -148,13 +149,13 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 }
 
-// waiting says what a reader waits for: a gate, a time, or more data.
+// waiting says what a reader waits for: that a gate opens, that a time passes, or, if both fields are zero, more data.
 type waiting struct {
 	opened <-chan struct{}
 	delay  time.Duration
 }
 
-// take returns what has arrived, or what to wait for.
+// take reads what has arrived into p, or returns what to wait for.
 func (c *conn) take(p []byte) (int, waiting, error) {
 	s := c.in
 	s.mu.Lock()
@@ -256,7 +257,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// deadline is a moment that may be moved, at which the reader is woken.
+// deadline is a read deadline, which may be moved. Its channel is closed once it has passed.
 type deadline struct {
 	mu      schedule.Mutex
 	at      time.Time

@@ -13,14 +13,15 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// deliveries records what no client sees: when a write was applied, when the broker got its reply, and how far the delivery watermark was.
+// deliveries records what no client sees: when a write was applied, when the broker got its reply, and how the delivery watermark rose. That is the log
+// index up to which no reply or notification is outstanding.
 type deliveries struct {
 	mu      schedule.Mutex
-	applied map[string]fsm.RequestID           // by the value that was set
-	entries map[fsm.RequestID][]entryOfRequest // of each request, in the order of the log
+	applied map[string]fsm.RequestID           // the request that set a value, by that value
+	entries map[fsm.RequestID][]entryOfRequest // the entries of each request, in the order of the log
 	replied map[string]time.Duration           // when the broker had the first reply, by correlation data
-	marks   []indexAt                          // ascending
-	ended   []ending                           // of processes
+	marks   []indexAt                          // values of the delivery watermark, ascending
+	ended   []ending                           // when processes ended
 }
 
 // indexAt is an index of the log, and when it was reached.
@@ -32,15 +33,16 @@ type indexAt struct {
 // entryOfRequest is an entry that executed or refused a request.
 type entryOfRequest struct {
 	indexAt
-	refused bool // for lack of room, and not as a repetition of an earlier outcome
+	refused bool // it refused the request because of overload, and did not repeat an earlier outcome
 }
 
-// mayBeUnanswered reports whether the entry is a refusal that was applied so long after a request was sent that a leader may not answer it:
-// an earlier copy may have had an effect that the dedup table has forgotten.
+// mayBeUnanswered reports whether the leader need not answer the request after this entry. That is so if the entry is a refusal that was applied
+// more than proposalAge after the request was sent: an earlier copy may have had an effect that the dedup table has forgotten.
 func (e entryOfRequest) mayBeUnanswered(sent, proposalAge time.Duration) bool {
 	return e.refused && e.at-sent > proposalAge
 }
 
+// ending is the end of a process.
 type ending struct {
 	at   time.Duration
 	host string
@@ -81,8 +83,8 @@ func (d *deliveries) apply(entry *fsm.EntryOutcome, now time.Duration) {
 	}
 }
 
-// executedOrRefused notes that a request has an outcome at an entry. A leader whose dedup table would forget the outcome too soon has
-// the request refused once more, and answers after that entry.
+// executedOrRefused records that an entry executed or refused a request. A request may have several entries: if the dedup table would
+// forget its outcome too soon, the leader proposes a refusal of it as well, and answers after that entry.
 func (d *deliveries) executedOrRefused(c *fsm.Command, result *fsm.Result, entry indexAt) {
 	d.addEntry(c.ID, entryOfRequest{indexAt: entry})
 	for i := range c.Rejected { // one at most: see fsm.Command.Refusal
@@ -94,7 +96,7 @@ func (d *deliveries) executedOrRefused(c *fsm.Command, result *fsm.Result, entry
 	}
 }
 
-// addEntry notes an entry with a request. Each replica applies it.
+// addEntry records an entry with a request, once, although each replica applies it.
 func (d *deliveries) addEntry(id fsm.RequestID, entry entryOfRequest) {
 	entries := d.entries[id]
 	if len(entries) == 0 || entries[len(entries)-1].index < entry.index {
@@ -102,7 +104,7 @@ func (d *deliveries) addEntry(id fsm.RequestID, entry entryOfRequest) {
 	}
 }
 
-// lastEntry returns the last entry with a request that was applied until a moment; the index is 0 if there is none.
+// lastEntry returns the last entry with a request among those that were applied by the time until. Its index is 0 if there is none.
 func (d *deliveries) lastEntry(id fsm.RequestID, until time.Duration) (last entryOfRequest) {
 	for _, entry := range d.entries[id] {
 		if entry.at <= until {
@@ -119,7 +121,7 @@ func (d *deliveries) setBy(id fsm.RequestID, c *fsm.Command) {
 	}
 }
 
-// publish notes a message that a node has published.
+// publish records when the broker first got a reply. It ignores other messages that nodes publish.
 func (d *deliveries) publish(topic string, correlation []byte, now time.Duration) {
 	if !strings.HasSuffix(topic, "/invoke/response") {
 		return
@@ -131,13 +133,14 @@ func (d *deliveries) publish(topic string, correlation []byte, now time.Duration
 	}
 }
 
+// end records that a host's process has ended.
 func (d *deliveries) end(host string, now time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = append(d.ended, ending{now, host})
 }
 
-// passed returns when the watermark reached an index.
+// passed returns when the delivery watermark reached an index, and false if it never did.
 func (d *deliveries) passed(index uint64) (at time.Duration, ok bool) {
 	i := sort.Search(len(d.marks), func(i int) bool { return d.marks[i].index >= index })
 	if i == len(d.marks) {
@@ -146,8 +149,8 @@ func (d *deliveries) passed(index uint64) (at time.Duration, ok bool) {
 	return d.marks[i].at, true
 }
 
-// served reports whether at least three requests that were sent at from or later were answered until to, by the publishing connection that serves the
-// client. Replies leave a connection in order, so an earlier one was not just late.
+// served reports whether the client's publishing connection was in service between from and to: it answered at least three requests by to that were
+// sent at from or later. Replies leave a connection in order, so a reply to an earlier request was not just late.
 func (d *deliveries) served(ops []*history.Op, client string, publishers int, from, to time.Duration) bool {
 	const some = 3
 	answered := 0
@@ -169,7 +172,7 @@ func shard(client string, publishers int) uint32 {
 	return hash.Sum32() % uint32(publishers)
 }
 
-// endedHosts returns how many nodes ended in a time.
+// endedHosts returns how many nodes ended between from and to.
 func (d *deliveries) endedHosts(from, to time.Duration) int {
 	hosts := make(map[string]bool)
 	for _, e := range d.ended {
@@ -180,17 +183,17 @@ func (d *deliveries) endedHosts(from, to time.Duration) int {
 	return len(hosts)
 }
 
-// endedBetween reports whether a host's node ended in a time.
+// endedBetween reports whether a host's node ended between from and to.
 func (d *deliveries) endedBetween(host string, from, to time.Duration) bool {
 	return slices.ContainsFunc(d.ended, func(e ending) bool { return e.host == host && e.at >= from && e.at <= to })
 }
 
-// checkDelivered: a SET is answered if it has an outcome in the log, all ingest sessions received its first copy, and the delivery watermark passed it
-// while its client still waited. It may stay unanswered if more than one node ended meanwhile, or the broker lost one of these sessions. A leader may
-// answer what an earlier leader executed after the watermark has passed it. So the check applies only if requests that were sent later were answered.
-// If several entries have copies of the SET, the last one counts.
+// checkDelivered checks that a SET is answered if it has an outcome in the log, all ingest sessions received its first publication, and the delivery
+// watermark passed its entry while its client still waited. It may stay unanswered if more than one node ended meanwhile, or the broker lost one of
+// these sessions. If an earlier leader executed the SET, a new leader may answer it only after the watermark has passed it. So the check applies only
+// if requests that were sent later were answered. If several entries have copies of the SET, the last one counts.
 func (s *simulation) checkDelivered() {
-	const late = 2 * time.Second // that a follower's own copy may need to come, and be answered
+	const late = 2 * time.Second // time that a follower's own copy may need to arrive and to be answered
 	if !s.roomForAll() || s.metric("holdfast_publish_abandoned_total", "reply") > 0 || s.metric("holdfast_held_requests_dropped_total", "stale") > 0 {
 		return
 	}

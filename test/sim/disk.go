@@ -19,34 +19,34 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// disk is what a machine keeps: it outlives the processes that use it. Each write is whole or not there at all, as bbolt's are;
-// the one that is under way when the process dies may be either.
+// disk is what a machine stores: it outlives the processes that use it. Each write takes effect as a whole or not at all, as bbolt's
+// do. For a write that is under way when the process dies, chance decides.
 type disk struct {
 	mu        schedule.Mutex
 	random    *rand.Rand
-	draw      string // of the identity; empty for a new machine
+	draw      string // the node's incarnation: the random part of its Raft id; empty for a new machine
 	logs      map[uint64]*raft.Log
 	first     uint64
 	last      uint64
 	stable    map[string][]byte
 	snapshots []*savedSnapshot // the newest last
-	offered   []byte
-	contact   int64 // of the contactStore, as Save got it
-	touched   bool  // contact was ever saved
-	synced    int64 // what contact becomes when the power fails
-	wasSynced bool  // what touched becomes then
+	offered   []byte           // what the offerStore saved
+	contact   int64            // the time that the contactStore saved
+	touched   bool             // contact was ever saved
+	synced    int64            // what contact becomes when the power fails
+	wasSynced bool             // what touched becomes then
 
-	trouble time.Time     // when a fault last did something to it
-	latency time.Duration // of each write
-	failing bool
-	hanging gate
-	low     bool
+	trouble time.Time     // when a fault last affected the disk
+	latency time.Duration // mean latency of each write
+	failing bool          // writes return an error
+	hanging gate          // closed while writes hang
+	low     bool          // the node finds too little free space
 }
 
 type savedSnapshot struct {
 	meta raft.SnapshotMeta
 	data []byte
-	sum  uint32 // of what was written
+	sum  uint32 // checksum of the data as it was written
 }
 
 func newDisk(random *rand.Rand, latency time.Duration) *disk {
@@ -67,7 +67,7 @@ func (d *disk) wipe() {
 	d.logs, d.stable = make(map[uint64]*raft.Log), make(map[string][]byte)
 }
 
-// inTrouble reports whether a fault has just done something to the disk.
+// inTrouble reports whether a fault has affected the disk a short time ago.
 func (d *disk) inTrouble() bool {
 	const recent = 10 * time.Second
 	d.mu.Lock()
@@ -75,8 +75,8 @@ func (d *disk) inTrouble() bool {
 	return time.Since(d.trouble) < recent
 }
 
-// flip changes one bit of a log entry that is read after a restart, or of the newest snapshot, and reports of which; empty when there
-// is neither.
+// flip flips one bit of the newest snapshot, or of a log entry that a restarted node reads. It returns which of these it damaged, or ""
+// if there is neither.
 func (d *disk) flip() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,7 +105,7 @@ func (d *disk) flip() string {
 	case 0:
 		damaged.Term ^= 1 << d.random.IntN(8)
 	case 1:
-		damaged.Type = raft.LogNoop // by one bit
+		damaged.Type = raft.LogNoop // LogCommand differs from it by one bit
 	default:
 		damaged.Data = d.flipped(damaged.Data)
 	}
@@ -131,22 +131,22 @@ func (d *disk) copied() *disk {
 	}
 }
 
-// mount is a process's view of a disk. When the process has died, what it goes on to write gets to a copy that nobody sees.
+// mount is a process's view of a disk. After the process has died, its remaining goroutines write to a copy that no other process sees.
 type mount struct {
 	exit func(error)
 
 	mu      schedule.Mutex
 	disk    *disk
-	dead    chan struct{}
-	over    bool
-	writing []*diskWrite // in the order in which they began
+	dead    chan struct{} // closed when the process dies
+	over    bool          // the process has died
+	writing []*diskWrite  // in the order in which they began
 }
 
-// diskWrite is a write that is under way. When the process dies meanwhile it lands on the disk then, or never: later another process may
-// have the disk.
+// diskWrite is a write that is under way. If the process dies meanwhile, the write takes effect at that moment or never. It must not
+// take effect later, when another process may use the disk.
 type diskWrite struct {
 	change func(*disk)
-	lands  bool
+	lands  bool // it takes effect if the process dies meanwhile
 }
 
 func newMount(d *disk, exit func(error)) *mount {
@@ -212,7 +212,7 @@ func (d *disk) locked(change func(*disk)) {
 	change(d)
 }
 
-// waited waits, and reports whether the process has died meanwhile.
+// waited waits for c or the death of the process, and reports whether the process has died.
 func waited[T any](m *mount, c <-chan T) bool {
 	select {
 	case <-c:
@@ -276,8 +276,8 @@ func (s logStore) StoreLogs(logs []*raft.Log) error {
 	})
 }
 
-// DeleteRange implements raft.LogStore. The log need not have all of the range. Raft reads the first index before it deletes: 0 if
-// the log was empty then, although another goroutine may have stored entries since.
+// DeleteRange implements raft.LogStore. The log need not have all of the range. Raft reads the first index before it calls DeleteRange,
+// and got 0 if the log was empty then. Another goroutine may have stored entries since.
 func (s logStore) DeleteRange(first, last uint64) error {
 	return s.mount.write(func(d *disk) {
 		first, last := max(first, d.first), min(last, d.last)
@@ -298,7 +298,7 @@ func (s logStore) DeleteRange(first, last uint64) error {
 	})
 }
 
-// stableStore is a raft.StableStore. A failure ends the process here, because raft would panic.
+// stableStore is a raft.StableStore. A write that fails ends the process, because raft would panic.
 type stableStore struct{ mount *mount }
 
 var errNotFound = errors.New("not found") // the text is raft's
@@ -336,7 +336,7 @@ func (s stableStore) GetUint64(key []byte) (uint64, error) {
 	return binary.BigEndian.Uint64(value), nil
 }
 
-// snapshotStore is a raft.SnapshotStore that keeps two.
+// snapshotStore is a raft.SnapshotStore that keeps the two newest snapshots.
 type snapshotStore struct{ mount *mount }
 
 // Create implements raft.SnapshotStore.
@@ -360,8 +360,8 @@ func (s snapshotStore) List() (metas []*raft.SnapshotMeta, err error) {
 	return metas, nil
 }
 
-// Open implements raft.SnapshotStore. A snapshot that is not what was written is refused, as raft's own store does, which keeps a
-// checksum beside it.
+// Open implements raft.SnapshotStore. It refuses a snapshot whose data does not have the checksum with which it was written. Raft's own
+// store does so, too.
 func (s snapshotStore) Open(id string) (meta *raft.SnapshotMeta, reader io.ReadCloser, err error) {
 	err = raft.ErrLogNotFound
 	s.mount.view().locked(func(d *disk) {
@@ -396,7 +396,7 @@ func (s *snapshotSink) Close() error {
 	saved.meta.Size, saved.sum = int64(len(saved.data)), crc32.ChecksumIEEE(saved.data)
 	return s.mount.write(func(d *disk) {
 		d.snapshots = append(slices.Clone(d.snapshots), &saved)
-		slices.SortStableFunc(d.snapshots, func(a, b *savedSnapshot) int { // by what they hold: they may be finished in another order
+		slices.SortStableFunc(d.snapshots, func(a, b *savedSnapshot) int { // by their position in the log: they may be finished in another order
 			return cmp.Or(cmp.Compare(a.meta.Term, b.meta.Term), cmp.Compare(a.meta.Index, b.meta.Index))
 		})
 		if len(d.snapshots) > 2 {
@@ -425,16 +425,17 @@ func (s offerStore) Save(data []byte) error {
 	return s.mount.write(func(d *disk) { d.offered = bytes.Clone(data) })
 }
 
-// contactStore is an mqttfront.ContactStore. What it saves is not synced, but for 0: a machine that loses its power may have an older one, or none.
+// contactStore is an ingest.ContactStore: it keeps the time of the last contact with the broker. It syncs a saved 0 at once, and any other time with a
+// chance of one in four. So a machine that has lost its power may have an older time, or none.
 type contactStore struct{ mount *mount }
 
-// Load implements mqttfront.ContactStore.
+// Load implements ingest.ContactStore.
 func (s contactStore) Load() (wall int64, ok bool) {
 	s.mount.view().locked(func(d *disk) { wall, ok = d.contact, d.touched })
 	return wall, ok
 }
 
-// Save implements mqttfront.ContactStore.
+// Save implements ingest.ContactStore.
 func (s contactStore) Save(wall int64) error {
 	s.mount.view().locked(func(d *disk) {
 		d.contact, d.touched = wall, true

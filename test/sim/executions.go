@@ -10,21 +10,21 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// executions is what the log did with the values that clients set. Each value is written by one request only, and its copies.
+// executions records which SETs of clients took effect in the log. A value is written by one request and its copies only.
 type executions struct {
 	mu     schedule.Mutex
 	newest uint64             // index of the newest entry that some node has applied
-	last   map[string]outcome // by key and value: when the log last had the request
-	again  []string           // requests that took effect although their outcome had to be remembered
-	led    map[uint64]*host   // who served, by term
+	last   map[string]outcome // the last outcome of the request that sets a value, by key and value
+	again  []string           // requests that took effect again while their outcome had to be remembered
+	led    map[uint64]*host   // the host whose node led, by term
 }
 
 type outcome struct {
-	at          time.Duration
-	lifetime    time.Duration // for which the log has to remember it from then on; 0 for a request without an identity
+	at          time.Duration // when the log last had the request
+	lifetime    time.Duration // how long the outcome has to be remembered after that; 0 for a request without an identity
 	effect      bool          // the request took effect
-	firstEffect time.Duration // when it did so first
-	term        uint64        // of the leader that executed it then
+	firstEffect time.Duration // when it first took effect
+	term        uint64        // term of the leader that executed it then
 }
 
 func newExecutions() executions {
@@ -67,7 +67,8 @@ func (e *executions) recordSet(set *fsm.Command, result *fsm.Result, term uint64
 	}
 }
 
-// commitTime is by how much cluster time and virtual time may differ between two entries: the time that an entry may need to be committed.
+// commitTime bounds the time that an entry needs to be committed. Outcomes are forgotten by cluster time, which may differ from virtual time by so
+// much.
 const commitTime = 8 * time.Second
 
 // record notes the outcome of a request.
@@ -91,20 +92,20 @@ func (e *executions) record(command *fsm.Command, result *fsm.Result, term uint6
 // isOfOne reports whether a value is written by one request only.
 func isOfOne(key, value string) bool { return value != "" && !strings.HasPrefix(key, "lock/") }
 
-// effect returns when a SET took effect first, if it did, and the host whose node executed it, if it is known.
+// effect returns when a SET first took effect, and the host whose node executed it then, nil if that is not known. ok is false if it took no effect.
 func (e *executions) effect(o *history.Op) (at time.Duration, by *host, ok bool) {
 	known := e.last[o.Key+" "+o.Value]
 	return known.firstEffect, e.led[known.term], known.effect && o.Verb == history.Set
 }
 
-// begin notes that a node begins to serve.
+// begin records that a node begins to lead in a term.
 func (e *executions) begin(h *host, term uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.led[term] = h
 }
 
-// checkExecutions: no request takes effect twice, and none that was refused.
+// checkExecutions checks that no request took effect twice, and that none took effect that was answered with an error.
 func (s *simulation) checkExecutions() {
 	for _, what := range s.executions.again {
 		s.violation("exactly once", "SET %s took effect while its outcome had to be remembered", what)

@@ -164,7 +164,7 @@ func haveVotes(servers []raft.Server, ids []raft.ServerID) bool {
 	})
 }
 
-// damageDisk takes a disk away, or flips a bit on it. Only one machine at a time may lose what it has.
+// damageDisk empties a disk, or flips a bit on it. Only one machine at a time may lose data.
 func (s *simulation) damageDisk(f *fault, h *host) bool {
 	s.damaging.Lock()
 	if !s.healthy() {
@@ -194,7 +194,7 @@ func (s *simulation) damageDisk(f *fault, h *host) bool {
 	s.trace.add(h.name, "the disk has lost: %q", what)
 	h.letGo()
 	s.damaging.Unlock()
-	if worst { // and the leader is away for a while, with all that it has
+	if worst { // the leader is away for a while, with the only copy of the newest entries
 		h.start()
 		leader.kill(f.silently)
 		s.sleep(f.lasts)
@@ -206,7 +206,7 @@ func (s *simulation) damageDisk(f *fault, h *host) bool {
 	return what != ""
 }
 
-// directions returns the links between nodes that a shape is about.
+// directions returns the pairs of nodes, from and to, between which a fault of this shape affects the traffic.
 func (s *simulation) directions(f *fault, victims []*host) (pairs [][2]string) {
 	names := make([]string, 0, len(s.hosts))
 	for _, h := range s.hosts {
@@ -248,7 +248,7 @@ func (s *simulation) directions(f *fault, victims []*host) (pairs [][2]string) {
 	return pairs
 }
 
-// links returns the links that a fault is about.
+// links returns the links that a fault cuts or slows.
 func (s *simulation) links(f *fault, victims []*host) (links []link) {
 	for _, c := range f.classes {
 		if c == classBroker {
@@ -300,10 +300,10 @@ func (s *simulation) injectLinkFault(f *fault, victims []*host) bool {
 	return true
 }
 
-// unacknowledged is how long a connection between members lives over a link that is cut: the kernel gives it up.
+// unacknowledged is how long a connection between members survives a cut. Then the kernel gives it up, because nothing is acknowledged.
 const unacknowledged = 3 * time.Second
 
-// cut lets nothing through for a time.
+// cut blocks links for a time.
 func (s *simulation) cut(links []link, lasts time.Duration) {
 	for _, l := range links {
 		s.network.link(l).gate.close()
@@ -378,11 +378,11 @@ func (s *simulation) injectDiskFault(f *fault, d *disk) bool {
 	return true
 }
 
-// clockSeen is how long it takes at most until all nodes that can answer have seen a clock that was set.
+// clockSeen bounds the time until leaders know the clocks of all nodes that can answer, after a clock was set.
 const clockSeen = 3 * time.Second
 
-// resetClocks sets all clocks to the true time, and reports whether leaders have surely asked all nodes for their clocks since. Of a node that is
-// away they remember the last answer.
+// resetClocks sets all clocks to the true time, and reports whether leaders have surely polled all nodes for their clocks since. If a node is away,
+// they still use its last answer.
 func (s *simulation) resetClocks() bool {
 	for _, h := range s.hosts {
 		h.offset.Store(0)
@@ -395,7 +395,7 @@ func (s *simulation) resetClocks() bool {
 	return before && there()
 }
 
-// setClocks sets clocks. At any time there is at most one machine whose clock is wrong, unless the seed wants it otherwise.
+// setClocks sets the clocks of the victims. Unless the seed has drawn clockWild, at most one clock is wrong at any time.
 func (s *simulation) setClocks(f *fault, victims []*host) bool {
 	if !s.tunables.clockWild {
 		s.clockLock.Lock()

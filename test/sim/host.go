@@ -33,20 +33,20 @@ const clusterName = "holdfast"
 type host struct {
 	sim    *simulation
 	name   string
-	group  int // of its node's goroutines: they stop together
+	group  int // number of the group of its node's goroutines, which stop together (package schedule)
 	disk   *disk
-	offset atomic.Int64 // of the wall clock, milliseconds
+	offset atomic.Int64 // error of the wall clock, in milliseconds
 
 	mu      schedule.Mutex
 	process *process
-	stopped bool // for good
+	stopped bool // the run ends: no node starts any more
 	held    int  // how many calls of hold are not undone by letGo: the node is not started meanwhile
-	damaged bool // by a fault: the node may refuse to go on
-	removed bool // by a fault: the node may find itself removed
-	starts  int
+	damaged bool // a fault has damaged the disk: the node may refuse to go on
+	removed bool // a fault has removed the member: the node may end because of that
+	starts  int  // how many processes were started
 	dark    bool // without power
 	asleep  bool // a fault has stopped the node for long
-	stamped bool // the node knows its clients by what the broker says, not by their own word
+	stamped bool // the node takes a client's id from the broker's user property, not from the client's own claim
 }
 
 func (h *host) address() string { return h.name + ":7400" }
@@ -61,13 +61,13 @@ type process struct {
 	log    *slog.Logger
 	front  *mqttfront.Front
 	node   atomic.Pointer[cluster.Node]
-	number int // of the host's processes
+	number int // which of the host's processes it is, from 1
 
 	closing  atomic.Bool
 	closed   chan struct{} // closed when the node is closed
 	registry *prometheus.Registry
 	stop     context.CancelCauseFunc
-	gone     chan struct{} // closed when nothing of it is left
+	gone     chan struct{} // closed when the goroutine that runs the node has ended
 	once     sync.Once
 }
 
@@ -86,7 +86,7 @@ func (h *host) member() *cluster.Node {
 	return nil
 }
 
-// isAsleep reports whether a fault has stopped the node for long. A process that is stopped does not end before it goes on.
+// isAsleep reports whether a fault has stopped the node for long. Other faults leave it alone: a stopped process cannot end before it runs again.
 func (h *host) isAsleep() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -131,7 +131,7 @@ func (h *host) start() {
 
 var errKilled = errors.New("killed")
 
-// kill ends the process as kill -9 does, or as a power failure, of which the other machines hear nothing.
+// kill ends the process as kill -9 does. With silently it ends it as a power failure does: the other machines are not told.
 func (h *host) kill(silently bool) {
 	h.hold() // nobody starts another one before this one is gone
 	defer h.letGo()
@@ -161,7 +161,7 @@ func (h *host) losePower() {
 	}
 }
 
-// hold keeps everybody from starting the host; letGo allows it again.
+// hold prevents that the node is started; letGo allows it again.
 func (h *host) hold() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -174,7 +174,7 @@ func (h *host) letGo() {
 	h.held--
 }
 
-// die cuts the process off from the world, and lets it come to its end.
+// die cuts the process off from the network and the disk, and cancels its context.
 func (p *process) die(silently bool) {
 	p.host.sim.deliveries.end(p.host.name, p.host.sim.trace.now())
 	p.stack.die(silently)
@@ -211,8 +211,8 @@ func (h *host) shutdown() {
 	p.die(false)
 }
 
-// exit is what the node calls to end its process. A supervisor starts it again; where its data is damaged, or it was removed, an
-// operator empties the disk before.
+// exit is called by the node to end its process. A supervisor then starts the node again. If the node has ended because its data is
+// damaged, or because it was removed, an operator first empties the disk.
 func (p *process) exit(err error) {
 	p.once.Do(func() {
 		p.die(false)
@@ -282,7 +282,7 @@ func (h *host) identity() raft.ServerID {
 	return cluster.Identity{Node: h.name, Incarnation: h.disk.draw}.RaftID()
 }
 
-// run is the life of a node.
+// run opens a node, and runs it until the context ends.
 func (p *process) run(ctx context.Context) error {
 	h, t := p.host, p.host.sim.tunables
 	id := h.identity()
@@ -294,7 +294,7 @@ func (p *process) run(ctx context.Context) error {
 		return err
 	}
 	links := network.Raft()
-	closeLinks := links.(raft.WithClose).Close // the whole transport
+	closeLinks := links.(raft.WithClose).Close // closes the whole transport
 	random := lockedRandom(rand.New(rand.NewPCG(h.sim.seed, uint64(p.number)<<8|uint64(h.name[1]))))
 	front, err := p.openFront(random)
 	if err != nil {
@@ -317,7 +317,7 @@ func (p *process) run(ctx context.Context) error {
 		FreeSpace: h.disk.free, Exit: p.exit, Log: p.log, Metrics: cluster.NewMetrics(p.registry),
 	}, observer{front, h, p.mount.dead})
 	if err != nil {
-		return errors.Join(err, closeLinks()) // a second time does no harm
+		return errors.Join(err, closeLinks()) // it may be closed already: a second time does no harm
 	}
 	network.Serve(node)
 	front.SetStore(node)
@@ -325,12 +325,12 @@ func (p *process) run(ctx context.Context) error {
 	h.sim.trace.add(h.name, "process %d runs as %s", p.number, id)
 	front.Run(ctx)
 	at, cancel := context.WithCancel(context.Background())
-	cancel() // no hand-over: it is dead, or has done that
+	cancel() // no leadership transfer: the process is dead, or shutdown has closed the node already
 	return p.close(at, node)
 }
 
-// close closes the node once. Later callers wait by a channel until it is closed: without the overlay (package golib) a goroutine that waits for a
-// sync.Mutex holds up virtual time.
+// close closes the node once. Later callers wait until it is closed. They wait for a channel, because without the overlay (package golib) a goroutine
+// that waits for a sync.Mutex holds up virtual time.
 func (p *process) close(ctx context.Context, node *cluster.Node) error {
 	if p.closing.Swap(true) {
 		<-p.closed
@@ -366,7 +366,7 @@ func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {
 	return front, err
 }
 
-// assemble finds out how a node without state begins.
+// assemble returns the members with which a node without state bootstraps the cluster, or nil if the node does not bootstrap it.
 func (p *process) assemble(ctx context.Context, network *transport.Transport, id raft.ServerID, stores *raftlog.Stores) ([]raft.Server, error) {
 	if has, err := stores.HasState(); has || err != nil {
 		return nil, err
@@ -376,7 +376,7 @@ func (p *process) assemble(ctx context.Context, network *transport.Transport, id
 	return newcomer.Assemble(ctx, network)
 }
 
-// free is what the node is told of the room on its disk.
+// free returns the free space that the node finds on its disk, and whether that is too little.
 func (d *disk) free() (uint64, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -393,7 +393,7 @@ func lockedRandom(r *rand.Rand) func() uint64 {
 	}
 }
 
-// state returns what the node's replica is at, or false while there is none.
+// state returns the status of the node's replica, or false while there is no node.
 func (h *host) state() (status fsm.Status, ok bool) {
 	node := h.member()
 	if node == nil {

@@ -12,7 +12,7 @@ import (
 // Nodes receive the same messages at different times, or only some of them. These faults let a node lead that is behind the others, or that alone
 // has everything.
 
-// giveLead hands the leadership to a host's node, as far as that can be done within a time, and reports whether it leads.
+// giveLead tries for a time to transfer the leadership to a host's node, and reports whether that node leads.
 func (s *simulation) giveLead(ctx context.Context, to *host, within time.Duration) bool {
 	const pause = 100 * time.Millisecond
 	for until := s.trace.now() + within; s.trace.now() < until; s.sleep(pause) {
@@ -111,7 +111,8 @@ func (s *simulation) expireWithoutLeader(f *fault, late *host) bool {
 // ingestSession returns the client id of the session by which a host's node receives requests, where each node has one.
 func ingestSession(h *host) string { return clusterName + "-" + h.name + "-in" }
 
-// loseSessions lets the broker forget the sessions of all nodes but some, again and again: these nodes receive parts of what clients send.
+// loseSessions makes the broker forget the ingest sessions of all nodes except but, again and again. The nodes whose sessions it forgets receive only
+// parts of what clients send.
 func (s *simulation) loseSessions(random *rand.Rand, lasts time.Duration, but ...*host) {
 	for until := s.trace.now() + lasts; s.trace.now() < until; s.sleep(between(random, 10*time.Millisecond, 300*time.Millisecond)) {
 		for _, h := range s.hosts {
@@ -123,10 +124,10 @@ func (s *simulation) loseSessions(random *rand.Rand, lasts time.Duration, but ..
 }
 
 // isolateLeaders slows all traffic with the broker, and cuts off each leader from the other nodes shortly after it began to lead, sometimes
-// from the broker as well. The delivery watermark in the log does not cover yet what that leader published, so its successor publishes it
-// again. Half of the times the old leader leads again before that is done.
+// from the broker as well. What that leader published is still above the delivery watermark in the log, so its successor publishes it again.
+// Half of the times the old leader leads again before the successor has published everything.
 func (s *simulation) isolateLeaders(ctx context.Context, f *fault) {
-	const longest = 4 * time.Second // until another one leads
+	const longest = 4 * time.Second // longest wait until another node leads
 	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
 	for _, h := range s.hosts {
 		s.network.slow(link{h.name, "broker", classBroker}, f.delay)

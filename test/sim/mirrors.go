@@ -9,10 +9,10 @@ import (
 	"holdfast/fsm"
 )
 
-// mirrorTopics begins the topics of all mirrors.
+// mirrorTopics is the prefix of the topics of all mirrors. A mirror is a setting: keys whose values the leader publishes as retained messages.
 const mirrorTopics = "mirror/"
 
-// checkMirrors waits until the retained messages are as the state, and says so when that takes too long. No client writes any more.
+// checkMirrors waits until the retained messages match the state, and records a violation if that takes too long. No client writes at that time.
 func (s *simulation) checkMirrors() {
 	const patience = 10 * time.Second
 	if unlike := s.until(patience, 200*time.Millisecond, s.unlike); unlike != "" {
@@ -20,8 +20,8 @@ func (s *simulation) checkMirrors() {
 	}
 }
 
-// unlike says which retained message is not as the state; empty is none. It does not look at the topics of mirrors that were removed: their retained
-// messages stay.
+// unlike describes a retained message that does not match the state, or says why the state is not available. It returns "" if all match. It ignores
+// the topics of mirrors that were removed: their retained messages stay.
 func (s *simulation) unlike() string {
 	node, missing := s.leadingMember()
 	if missing != "" {

@@ -135,7 +135,7 @@ func (n *network) slow(l link, delay time.Duration) {
 	state.delay = delay
 }
 
-// reset breaks the connections that are chosen, on both sides, at once.
+// reset breaks all connections for which chosen returns true, on both sides, at once.
 func (n *network) reset(chosen func(*conn) bool) {
 	n.mu.Lock()
 	var breaking []*conn
@@ -188,9 +188,9 @@ func (s *stack) listen(address string) (*listener, error) {
 	return l, nil
 }
 
-// Dial implements transport.Network: to another member.
+// Dial implements transport.Network. It dials another member.
 func (s *stack) Dial(ctx context.Context, address string) (net.Conn, error) {
-	return s.dial(ctx, address, classCall) // becomes classRaft at the first write if it is raft's
+	return s.dial(ctx, address, classCall) // Write changes this to classRaft if the connection is raft's
 }
 
 // DialBroker is for mqttconn.Dialer.Network.

@@ -28,7 +28,7 @@ func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 		return false
 	}
 	if victim == leader && (f.kind == demoteMember || f.kind == removeMember) {
-		victim = s.hosts[(slices.Index(s.hosts, leader)+1)%len(s.hosts)] // the leader hands over and has to be asked again
+		victim = s.hosts[(slices.Index(s.hosts, leader)+1)%len(s.hosts)] // a leader would transfer the leadership first, and would have to be asked again
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), f.lasts+5*time.Second)
 	defer cancel()
@@ -81,7 +81,7 @@ func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 	return true
 }
 
-// transfer hands the leadership over, at some times to a member that is stopped just then: so the transfer fails, and the leader goes on.
+// transfer transfers the leadership. Sometimes it stops the target meanwhile, so that the transfer fails and the leader goes on.
 func (s *simulation) transfer(ctx context.Context, f *fault, leader *host, node *cluster.Node) bool {
 	target := s.hosts[f.node]
 	if f.variant%3 > 0 || target == leader {
@@ -93,8 +93,8 @@ func (s *simulation) transfer(ctx context.Context, f *fault, leader *host, node 
 	return true
 }
 
-// flap hands the leadership over again and again, at some times straight back. One goroutine of the leader may be slow meanwhile: what it
-// was about to do comes when the node leads again.
+// flap transfers the leadership again and again, sometimes straight back. One goroutine of the leader may be slow meanwhile: it may do its
+// next step only when the node leads again.
 func (s *simulation) flap(ctx context.Context, f *fault) {
 	const patience = 200 * time.Millisecond
 	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
@@ -120,14 +120,14 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 	s.traps.endFlapping()
 }
 
-// lag delays the traffic between nodes and broker, and changes the leader again and again meanwhile: each leader leaves much unpublished,
-// and its successors have yet to receive much.
+// lag delays the traffic between nodes and broker, and changes the leader again and again meanwhile. So each leader ends with many replies
+// and notifications unpublished, and with many requests that its successors have not received yet.
 func (s *simulation) lag(ctx context.Context, f *fault) {
 	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
 	var slowed []link
 	for _, h := range s.hosts {
 		if f.variant%3 == 0 && h != s.hosts[f.node] {
-			continue // one node alone
+			continue // only the link of node f.node is slow
 		}
 		slowed = append(slowed, link{h.name, "broker", classBroker}, link{"broker", h.name, classBroker})
 	}
@@ -158,7 +158,7 @@ func (s *simulation) lag(ctx context.Context, f *fault) {
 	}
 }
 
-// transferBack lets the leader transfer the leadership to a host's node, perhaps before it serves, and reports whether any did.
+// transferBack makes the new leader transfer the leadership to a host's node, perhaps before it serves. It reports whether that worked.
 func (s *simulation) transferBack(ctx context.Context, to *host) bool {
 	for _, h := range s.hosts {
 		if node := h.member(); h != to && node != nil && node.Status().Role == "leader" {
@@ -186,7 +186,7 @@ func (s *simulation) deposeAll(ctx context.Context, f *fault) (deposed bool) {
 }
 
 // depose makes another node the leader, and lets the old leader learn of it late. Raft's messages from the others to the old leader are slow, but
-// not so slow that it gives up by itself. Its link with the broker is slow, too, and at most times it has just lost its connections to the broker.
+// not so slow that it gives up by itself. Its link with the broker is slow, too, and mostly it has just lost its connections to the broker.
 func (s *simulation) depose(ctx context.Context, f *fault, leader *host, node *cluster.Node) bool {
 	slowed := append(s.links(f, []*host{leader}), link{leader.name, "broker", classBroker}, link{"broker", leader.name, classBroker})
 	for _, l := range slowed {
@@ -245,7 +245,8 @@ func (s *simulation) promote(ctx context.Context, h *host) {
 	}
 }
 
-// rollIdentity changes the setting by which nodes know their clients, and starts one node after the other with it. Nodes that differ lead meanwhile.
+// rollIdentity changes the setting that says from where nodes take a client's id. It restarts one node after the other with it. Meanwhile nodes with
+// either setting may lead.
 func (s *simulation) rollIdentity(f *fault) {
 	for i := range s.hosts {
 		h := s.hosts[(f.node+i)%len(s.hosts)]
@@ -261,8 +262,8 @@ func (s *simulation) rollIdentity(f *fault) {
 	}
 }
 
-// demoteAndJump sets the clock of one machine, and leaves few voters besides, at some times none but the leader: the cluster's clock must not follow
-// it.
+// demoteAndJump sets the clock of one machine wrong while few other voters are left, sometimes only the leader. The cluster clock must not follow the
+// wrong clock.
 func (s *simulation) demoteAndJump(f *fault) bool {
 	wrong := s.hosts[f.node]
 	if !s.tunables.clockWild {
@@ -288,7 +289,7 @@ func (s *simulation) demoteAndJump(f *fault) bool {
 	slowed := link{s.hosts[(f.node+1)%len(s.hosts)].name, s.hosts[(f.node+2)%len(s.hosts)].name, classCall}
 	s.network.slow(slowed, f.delay)
 	s.sleep(f.lasts / 2)
-	s.asLeader("transfer", func(ctx context.Context, node *cluster.Node) error { return node.Membership().Transfer(ctx, "") }) // the next leader has to ask anew
+	s.asLeader("transfer", func(ctx context.Context, node *cluster.Node) error { return node.Membership().Transfer(ctx, "") }) // the next leader has to poll the clocks anew
 	s.sleep(f.lasts / 2)
 	s.network.slow(slowed, 0)
 	for _, h := range demoted {

@@ -53,36 +53,36 @@ const (
 	clientsAway         kind = "clients away"
 )
 
-// fault is one thing that goes wrong, all drawn before the run.
+// fault is one thing that goes wrong. All faults are drawn before the run.
 type fault struct {
 	at       time.Duration
 	lasts    time.Duration
 	kind     kind
-	node     int  // by its number from 0
-	leader   bool // the leader of that moment, instead of node
-	others   int  // how many more
+	node     int  // number of the node that it hits, from 0
+	leader   bool // it hits the leader of that moment instead of node
+	others   int  // how many more nodes it hits; of demoteAndJump: how many it demotes
 	shape    shape
 	classes  []class
-	delay    time.Duration
-	offset   time.Duration // of a clock; of deposeLeader: from the loss of the leader's broker connections to the transfer
-	points   uint64        // synchronisation points before a node stops
-	variant  int
-	silently bool
-	sprung   bool // a node entered the path of its trap; traps.mu must be held
+	delay    time.Duration // latency that it adds; of some kinds, the length of a stop or of a wait
+	offset   time.Duration // of a clock; of deposeLeader: the time from the loss of the leader's broker connections to the transfer
+	points   uint64        // how many synchronisation points (package schedule) a node passes before it stops
+	variant  int           // random bits, from which the fault chooses details
+	silently bool          // a node is lost as by a power failure: the other machines are not told
+	sprung   bool          // a node entered the code path of the fault's trap (stops.go); guarded by traps.mu
 }
 
 // shape is how a partition divides the nodes.
 type shape string
 
 const (
-	isolated shape = "isolated"  // one node from all others
-	halves   shape = "halves"    // two groups
-	bridge   shape = "bridge"    // two groups, and one node that reaches both
-	deaf     shape = "deaf"      // one node hears nobody, and is heard
-	mute     shape = "mute"      // one node is not heard, and hears
-	ring     shape = "ring"      // each reaches its neighbours only
-	oneWay   shape = "one pair"  // one direction between two nodes
-	pairwise shape = "pair only" // both directions between two nodes
+	isolated shape = "isolated"  // one node is cut off from all others
+	halves   shape = "halves"    // two groups are cut off from each other
+	bridge   shape = "bridge"    // two groups are cut off from each other, and one node reaches both
+	deaf     shape = "deaf"      // one node receives nothing, and can send
+	mute     shape = "mute"      // one node can receive, and what it sends does not arrive
+	ring     shape = "ring"      // each node reaches its two neighbours only
+	oneWay   shape = "one pair"  // one direction between two nodes is cut
+	pairwise shape = "pair only" // both directions between two nodes are cut
 )
 
 // String describes the fault for people.
@@ -174,7 +174,7 @@ func Kinds() (kinds []string) {
 	return kinds
 }
 
-// drawPlan draws what goes wrong, and when: of the kinds that are named, or of all.
+// drawPlan draws the faults and their times: from the kinds that are named, or from all if none is.
 func drawPlan(r *rand.Rand, t *tunables, duration time.Duration, kinds []string) (plan []fault) {
 	total, drawn := 0, weights()
 	if len(kinds) > 0 {
@@ -208,7 +208,7 @@ func drawPlan(r *rand.Rand, t *tunables, duration time.Duration, kinds []string)
 	}
 }
 
-// prolong lets one machine be away for so long that the others have forgotten what it may still have.
+// prolong makes some faults of a single machine longer. Meanwhile the others may forget the outcomes of requests that it still has.
 func (f *fault) prolong(r *rand.Rand, duration time.Duration) {
 	longer := min(between(r, 15*time.Second, 40*time.Second), duration-f.at)
 	if f.others == 0 && longer > f.lasts && (f.kind == killNodes || f.kind == powerFailure || f.kind == brokerCut || f.kind == stopNode) {
@@ -216,7 +216,7 @@ func (f *fault) prolong(r *rand.Rand, duration time.Duration) {
 	}
 }
 
-// draw gives a fault what its kind needs.
+// draw draws the fields that the fault's kind needs.
 func (f *fault) draw(r *rand.Rand, t *tunables) {
 	switch f.kind {
 	case killNodes, powerFailure:
@@ -241,10 +241,10 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 		f.leader, f.shape, f.classes = true, deaf, []class{classRaft}
 		f.lasts = between(r, time.Second, 2*time.Second)
 		f.delay = t.timing.LeaderLease * time.Duration(50+r.IntN(40)) / 100
-		f.offset = between(r, 0, f.delay/2) // from the loss of its broker connections to its fall
+		f.offset = between(r, 0, f.delay/2) // from the loss of its broker connections to the transfer
 	case lateSession:
 		f.delay, f.lasts = between(r, t.front.SessionExpiry/8, min(t.front.SessionExpiry*5/8, 3*time.Second)), between(r, 2*time.Second, 6*time.Second)
-		if t.broker.inFlight == 1 { // each message takes as long
+		if t.broker.inFlight == 1 { // each message waits for the one before it
 			f.delay = between(r, 10*time.Millisecond, 40*time.Millisecond)
 		}
 	case cutLeaders:
@@ -254,8 +254,8 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 	case lateNode:
 		f.leader, f.lasts = false, t.front.SessionExpiry*time.Duration(30+r.IntN(60))/100
 	case expireUnled:
-		f.leader, f.delay = false, between(r, 1500*time.Millisecond, 3*time.Second)              // from the next leader to the copies of the stopped node
-		f.lasts = time.Duration(t.expiry)*time.Second + between(r, 7*time.Second, 9*time.Second) // until the others have forgotten what expired
+		f.leader, f.delay = false, between(r, 1500*time.Millisecond, 3*time.Second)              // from the end of the cut until the stopped node goes on
+		f.lasts = time.Duration(t.expiry)*time.Second + between(r, 7*time.Second, 9*time.Second) // until the running nodes have forgotten the expired requests
 	case demoteAndJump:
 		f.offset = time.Duration(1-2*r.IntN(2)) * between(r, 61*time.Second, 2*time.Minute)
 		f.delay, f.others = pick(r, 0, 200*time.Millisecond, 2*time.Second), 1+r.IntN(max(1, t.nodes-2))
@@ -264,7 +264,7 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 		f.delay, f.lasts = between(r, 20*time.Millisecond, 600*time.Millisecond), between(r, 3*time.Second, 8*time.Second)
 	case stoppedWhenElected, stoppedWhenDialling:
 		f.leader, f.lasts = true, between(r, 3*time.Second, 5*time.Second)
-		f.delay = between(r, time.Second, 2900*time.Millisecond) // of the stop: longer than an election, shorter than a connection attempt
+		f.delay = between(r, time.Second, 2900*time.Millisecond) // the length of the stop: longer than an election, shorter than a connection attempt
 		f.points = 1 + r.Uint64N(1<<r.IntN(12))
 	case diskHangs:
 		f.lasts = t.timing.DiskDeadline + 2*time.Second

@@ -11,11 +11,11 @@ import (
 	"holdfast/cluster"
 )
 
-// watchBounds looks every second whether every bound is held, until it is told to stop.
+// watchBounds checks each second that no node exceeds the limits of its settings, until stop is closed.
 func (s *simulation) watchBounds(stop <-chan struct{}) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	// What changeSettings adds.
+	// The most that changeSettings adds to the limits.
 	const moreWatches, moreOutcomes = 7, 50
 	limits := &s.tunables.offer.Limits
 	for {
@@ -47,7 +47,7 @@ func (s *simulation) watchBounds(stop <-chan struct{}) {
 	}
 }
 
-// gathered returns the sum of a metric, of the series with the label value if one is given.
+// gathered returns the sum over the series of a metric. If label is not empty, only series with that label value count.
 func gathered(registry *prometheus.Registry, name, label string) (sum float64) {
 	families, err := registry.Gather()
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *simulation) converge() {
 	s.trace.add("OPERATOR", "all nodes vote, and all replicas are compared")
 }
 
-// until asks at intervals what is wrong, until nothing is or the patience ends. It returns the last answer; empty is nothing.
+// until calls wrong at intervals until it returns "", which means that nothing is wrong, or until patience has passed. It returns the last answer.
 func (s *simulation) until(patience, interval time.Duration, wrong func() string) (last string) {
 	for began := s.trace.now(); s.trace.now()-began < patience; s.sleep(interval) {
 		if last = wrong(); last == "" {
@@ -110,8 +110,8 @@ func (s *simulation) leadingMember() (node *cluster.Node, missing string) {
 	return node, ""
 }
 
-// promoteAndCompare says what still keeps the replicas from being the same; empty is nothing. It promotes a member that does not vote. If replicas differ at
-// one index, it records a violation and returns nothing, so that converge does not wait.
+// promoteAndCompare returns why the cluster has not converged yet, or "" if it has. It promotes a member that does not vote. If replicas differ at one
+// index, it records a violation and returns "", so that converge does not wait.
 func (s *simulation) promoteAndCompare() string {
 	node, missing := s.leadingMember()
 	if missing != "" {
@@ -146,7 +146,7 @@ func (s *simulation) promoteAndCompare() string {
 	return ""
 }
 
-// finalReads reads what was ever written: what was acknowledged has to be there, and what has expired must not be.
+// finalReads reads all keys that were ever written. The checkers then find acknowledged values that are missing, and expired ones that are not.
 func (s *simulation) finalReads(c *client) {
 	const longestLife = 4 * time.Second
 	s.sleep(2 * longestLife)

@@ -15,32 +15,32 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// Result is what came of one seed.
+// Result is the result of one run.
 type Result struct {
 	Seed         uint64
 	Schedule     uint64
-	Settings     string // of the schedule
+	Settings     string // settings of the schedule
 	Summary      schedule.Summary
 	Nodes        int
-	Virtual      time.Duration // from the beginning to the end
-	Real         time.Duration
-	Operations   int64          // that were answered
-	Kinds        map[string]int // operations begun, by kind
-	Faults       map[string]int // that had an effect, by kind
+	Virtual      time.Duration  // how long the run took in virtual time
+	Real         time.Duration  // how long it took in real time
+	Operations   int64          // how many were answered
+	Kinds        map[string]int // how many operations were begun, by kind
+	Faults       map[string]int // how many faults had an effect, by kind
 	Plan         []string       // all faults, also those that were left out
-	Clients      []string       // that worked
+	Clients      []string       // ids of the clients that were not left out
 	Again        string         // the command that repeats the run
 	RecoveryTime time.Duration  // until service was back after the last fault
 	OrderChecked bool           // the order of each client was checked
-	// CompletenessChecked is of notifications; Expected is how many had to come, Repeated how many
-	// came again.
+	// CompletenessChecked says that no notification was allowed to be missing. Expected is how many had to come, Repeated how many came
+	// again.
 	CompletenessChecked bool
 	Expected            int
 	Repeated            int
-	Scans               int // checked, of Pages pages
-	Pages               int
-	Sums                int // of all accounts of a bank, checked
-	Undecided           int // keys that could not be checked in time
+	Scans               int // how many scans were checked
+	Pages               int // how many pages these scans had
+	Sums                int // how often the sum of all accounts of a bank was checked
+	Undecided           int // how many keys could not be checked in time
 	Violations          []history.Violation
 }
 
@@ -103,7 +103,7 @@ func (s *simulation) write(folder string) error {
 				}
 			}
 		},
-		"trace.txt":   func(w io.Writer) { _, _ = s.trace.WriteTo(w) }, // shown by what is missing
+		"trace.txt":   func(w io.Writer) { _, _ = s.trace.WriteTo(w) }, // an error shows as an incomplete file
 		"clients.txt": s.load.History.Write,
 	}
 	for name, content := range files {
@@ -114,7 +114,7 @@ func (s *simulation) write(folder string) error {
 	return s.findings.WritePicture(filepath.Join(folder, "linearizability.html"))
 }
 
-// keep writes what is needed to understand a run, or removes what was written before the run began. It does nothing unless reports are enabled.
+// keep writes the report of a run if it is wanted, or else removes the one that was written before the run began. It does nothing unless enabled.
 func (s *simulation) keep(enabled, wanted bool, folder string) error {
 	switch {
 	case !enabled:

@@ -20,16 +20,16 @@ import (
 
 // Config says what to simulate.
 type Config struct {
-	Seed     uint64        // of the settings, the faults and what the clients want
-	Schedule uint64        // of the order of goroutines, in a binary that can replay it
-	Duration time.Duration // of the load and the faults, in virtual time
+	Seed     uint64        // seed of the settings, the faults and what the clients want
+	Schedule uint64        // seed of the order of goroutines, in a binary with the overlay (package golib)
+	Duration time.Duration // how long the load and the faults last, in virtual time
 	Nodes    int           // 0 draws 3 or 5
 	Ingest   string        // everywhere or leader; empty draws
-	// Kinds are the kinds of faults that are drawn; none is all.
+	// Kinds are the kinds of faults that are drawn. An empty list means all kinds.
 	Kinds []string
-	// Without lists what a smaller run leaves out of what is drawn: faults by their number in the plan, from 1, and clients by their id.
+	// Without lists drawn faults and clients that a smaller run leaves out: faults by their number in the plan, from 1, and clients by their id.
 	Without []string
-	Log     slog.Level // of the nodes' log lines in the trace
+	Log     slog.Level // lowest level of the nodes' log lines that the trace keeps
 	// Record receives the switches between goroutines, as many as it has room for.
 	Record []schedule.Switch
 }
@@ -42,7 +42,7 @@ type simulation struct {
 	config   Config
 	settings schedule.Settings
 	summary  schedule.Summary
-	recorded int // of config.Record
+	recorded int // how many elements of config.Record are filled
 	tunables *tunables
 	trace    *trace
 	network  *network
@@ -59,11 +59,11 @@ type simulation struct {
 	mu         schedule.Mutex
 	violations []history.Violation
 	registries []*prometheus.Registry
-	effects    map[string]int // faults that had an effect, by kind
-	damaging   channelMutex   // while a machine loses what it has
-	restarting channelMutex   // the broker
-	clockLock  channelMutex   // clocks
-	lagging    channelMutex   // while a node's session lags
+	effects    map[string]int // how many faults had an effect, by kind
+	damaging   channelMutex   // held while a machine loses its data, or a member is removed
+	restarting channelMutex   // held while the broker is down for a restart
+	clockLock  channelMutex   // held by the fault that sets clocks
+	lagging    channelMutex   // held while a fault delays a node's ingest session
 	recovered  time.Duration  // how long it took until service was back
 
 	findings *history.Findings
@@ -85,7 +85,8 @@ func (t channelMutex) TryLock() bool {
 	}
 }
 
-// newSimulation begins a run, in a bubble of virtual time. It starts the schedule before it makes the first map, because maps draw from the seed.
+// newSimulation prepares a run. It is called in a synctest bubble, which has virtual time. It starts the schedule before it makes the first map, because
+// each map draws from the seed.
 func newSimulation(config Config) *simulation {
 	settings := schedule.Draw(config.Seed, config.Schedule)
 	schedule.Start(settings, config.Record)
@@ -198,11 +199,11 @@ func (s *simulation) live() {
 	s.stop()
 }
 
-// fewOutcomes is a number of outcomes that no run has to remember at once.
+// fewOutcomes is more outcomes than any run has to remember at once: a dedup table with room for so many never gets full.
 const fewOutcomes = 10_000
 
-// recoveryTime is how soon service has to be back. Where the store may remember few outcomes, writes are refused until some are forgotten, and all
-// clients compete for the room.
+// recoveryTime bounds the time until service is back after the last fault. A small dedup table may be full: the store then refuses writes until it
+// forgets outcomes, and all clients compete for the room.
 func (t *tunables) recoveryTime() time.Duration {
 	const usual = 10 * time.Second
 	if t.offer.Limits.DedupEntries < fewOutcomes {
@@ -211,7 +212,7 @@ func (t *tunables) recoveryTime() time.Duration {
 	return usual
 }
 
-// recoverWithin waits until the store serves, and says so when that takes too long.
+// recoverWithin waits until the store serves, and records a violation if that takes longer than limit.
 func (s *simulation) recoverWithin(prober *client, limit time.Duration, when string) {
 	took, worked := prober.Probe(max(limit, time.Minute))
 	s.recovered = took
@@ -223,7 +224,8 @@ func (s *simulation) recoverWithin(prober *client, limit time.Duration, when str
 	}
 }
 
-// awaitVersion waits until the newest version of the log is in force on every node: before that, newer commands are refused, which no check explains.
+// awaitVersion waits until the newest log version is in force on every node. Before that, the store refuses newer commands, and the checks do not
+// allow for such refusals.
 func (s *simulation) awaitVersion() {
 	const limit = 30 * time.Second
 	for began := time.Now(); time.Since(began) < limit; s.sleep(50 * time.Millisecond) {
@@ -238,7 +240,7 @@ func (s *simulation) awaitVersion() {
 	s.violation("recovery", "version %d of the log was not in force after %v", fsm.Version, limit)
 }
 
-// stop ends everything and waits for it.
+// stop ends the nodes, the broker and the load, and waits for their goroutines.
 func (s *simulation) stop() {
 	s.load.End()
 	for _, h := range s.hosts {

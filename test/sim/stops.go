@@ -9,12 +9,12 @@ import (
 // A process may be stopped between any two instructions. Some code paths are too short for a random stop to hit them. A trap waits until a node
 // enters such a path, and stops it a few synchronisation points later. Without the overlay (package schedule) nothing stops.
 
-// traps are the places at which a node is to be stopped.
+// traps are the traps that are set; nil is none. Each is for the next node that enters its code path.
 type traps struct {
 	mu       schedule.Mutex
-	leading  *fault // the next node that begins to lead
-	dialling *fault // the next leader that connects to the broker
-	failing  *fault // the next node on which a proposal or a read fails: one of its goroutines is delayed, its others run on
+	leading  *fault // stops the next node that begins to lead
+	dialling *fault // stops the next leader that connects to the broker
+	failing  *fault // delays one goroutine of the next node on which a proposal or a read fails; its others run on
 }
 
 func (t *traps) set(f *fault) {
@@ -37,7 +37,7 @@ func (t *traps) endFlapping() {
 	t.failing = nil
 }
 
-// remove takes a trap away, and reports whether a node entered its path. A later trap of the same kind may have taken its place.
+// remove removes a fault's trap, unless a later one of the same kind has replaced it. It reports whether a node entered the path of the fault's trap.
 func (t *traps) remove(f *fault) (sprung bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,7 +93,7 @@ func (h *host) dialsBroker() {
 	}
 }
 
-// trap sets a trap, and gives a node a reason to get there: the leadership moves, or the leader loses its connections to the broker. It
+// trap sets a trap, and makes a node enter its code path: it transfers the leadership, or breaks the leader's connections to the broker. It
 // reports whether a node entered the path.
 func (s *simulation) trap(ctx context.Context, f *fault, leader *host) bool {
 	s.traps.set(f)

@@ -12,10 +12,10 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// trace is what everybody saw, in the order of virtual time.
+// trace is the log of a run, in the order of virtual time: lines of the nodes, and of the simulation itself.
 type trace struct {
 	start time.Time
-	level slog.Level // of the lines that are kept
+	level slog.Level // lowest level of the nodes' lines that are kept
 
 	mu    schedule.Mutex
 	lines []traceLine
@@ -27,7 +27,7 @@ type traceLine struct {
 	text string
 }
 
-// maxTrace bounds the trace; what comes later is left out.
+// maxTrace bounds the number of lines. Later lines are left out.
 const maxTrace = 400_000
 
 func newTrace(level slog.Level) *trace { return &trace{start: time.Now(), level: level} }

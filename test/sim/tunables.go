@@ -9,11 +9,11 @@ import (
 	"holdfast/mqttfront"
 )
 
-// tunables are what a seed draws: the world's properties, and the product's settings at sizes at which two minutes see what
-// takes hours with the defaults.
+// tunables are what a seed draws: properties of the world, and settings of the product. The settings are so small that two minutes
+// show what takes hours with the defaults.
 type tunables struct {
 	nodes       int
-	latency     time.Duration // between hosts
+	latency     time.Duration // mean one-way latency between hosts
 	diskLatency time.Duration
 
 	timing  cluster.Timing
@@ -22,11 +22,11 @@ type tunables struct {
 	offer   fsm.Settings
 	broker  brokerOptions
 
-	expiry    int           // seconds, of requests
+	expiry    int           // message expiry of requests, in seconds
 	clockWild bool          // the clocks of a majority may be wrong
-	pace      time.Duration // between the operations of one client
+	pace      time.Duration // usual time between two operations of one client
 	lockTTL   time.Duration
-	// complete says that no bound is so tight that notifications may be given up.
+	// complete says that all limits are wide enough for the notifications: none has to be given up.
 	complete bool
 }
 
@@ -70,7 +70,7 @@ func (t *tunables) drawFront(r *rand.Rand) {
 	if r.IntN(6) == 0 { // long enough for requests to expire, and to be forgotten, while a node is stopped
 		f.SessionExpiry, t.expiry = 18*time.Second, 4
 	}
-	f.DedupMargin = f.SessionExpiry // for so long clients send copies
+	f.DedupMargin = f.SessionExpiry // clients send copies for that long
 	f.DefaultExpiry, f.MaxExpiry = 10*time.Second, 20*time.Second
 	f.ProbeInterval = pick(r, 200*time.Millisecond, 500*time.Millisecond, time.Second)
 	f.KeepAlive = time.Duration(2+r.IntN(4)) * time.Second
@@ -97,13 +97,13 @@ func (t *tunables) remembered() time.Duration {
 	return time.Duration(t.expiry)*time.Second + f.DedupMargin + f.SessionExpiry + f.OverloadAge + f.ProposalAge
 }
 
-// drawIngest draws by what session requests come, and when they are proposed together.
+// drawIngest draws whether each node receives requests by an ingest session of its own, or only the leader, and how the leader batches commands.
 func (t *tunables) drawIngest(r *rand.Rand, ingest string) {
 	t.front.IngestAtLeader = r.IntN(4) == 0
 	if ingest != "" {
 		t.front.IngestAtLeader = ingest == "leader"
 	}
-	if t.front.IngestAtLeader { // a broker has to allow many in flight then
+	if t.front.IngestAtLeader { // the broker must then allow many messages in flight
 		t.broker.inFlight = max(t.broker.inFlight, 20)
 	}
 	further, age, rest := pick(r, 1, 4, 32), t.front.ProposalAge, t.cluster

@@ -8,7 +8,7 @@ import (
 	"holdfast/test/history"
 )
 
-// check holds what the clients saw against the promises. It runs outside of virtual time.
+// check compares what the clients saw with the promises of docs/guarantees.md. It runs outside of virtual time.
 func (s *simulation) check() {
 	conditions := history.Conditions{
 		ClocksWild: s.tunables.clockWild, QuotaTight: func(*history.Op) bool { return s.effects[string(diskLow)] > 0 }, WatchesTight: s.tunables.offer.Limits.Watches < 100,
@@ -38,10 +38,10 @@ func (s *simulation) roomForAll() bool {
 	return s.metric("holdfast_held_requests_dropped_total", "full") == 0 && s.tunables.offer.Limits.DedupEntries >= fewOutcomes
 }
 
-// arrivedInOrder reports whether two requests surely came to the leader in their order. There are two cases. In both, the node that executed the later one did
-// not end: after a restart it learns from others what it held before, perhaps too late (docs/guarantees.md). Which node executed a read is not
-// recorded, so for a later request that reads only the first case applies, and it does not look whether that node ended.
-//   - They reached the same nodes' sessions, the broker lost none of these, and only a minority of the nodes ended: what a node held ends with it.
+// arrivedInOrder reports whether two requests surely arrived at the leader in the order in which they were sent. There are two cases. In both, the node
+// that executed the later one did not end: after a restart it learns from others what it held before, perhaps too late (docs/guarantees.md). Which
+// node executed a read is not recorded. So if the later request is a read, only the first case applies, without this condition.
+//   - They reached the same nodes' sessions, the broker lost none of these, and only a minority of the nodes ended: a node that ends loses what it held.
 //   - They reached the session of the node that executed the later one, the broker did not lose it, and the earlier one did not expire in a queue.
 //     What the other nodes received does not matter.
 func (s *simulation) arrivedInOrder(a, b *history.Op) bool {
@@ -60,12 +60,12 @@ func (s *simulation) arrivedInOrder(a, b *history.Op) bool {
 	return slices.Contains(first, session) && slices.Contains(second, session) && !s.lost([]string{session}, a.Call, at)
 }
 
-// lost reports whether the broker forgot one of the sessions in a time.
+// lost reports whether the broker forgot one of the sessions between from and to.
 func (s *simulation) lost(sessions []string, from, to time.Duration) bool {
 	return s.broker.lossesBetween(sessions, s.trace.start.Add(from), s.trace.start.Add(to))
 }
 
-// nodeSessions returns those of the nodes, or the one that follows the leader, among the receivers of a request.
+// nodeSessions returns the ingest sessions among the receivers of a request: those of the nodes, or the one that the leader has.
 func nodeSessions(receivers []string) (sessions []string) {
 	for _, id := range receivers {
 		if strings.HasSuffix(id, "-in") || strings.HasSuffix(id, "-ingest") {

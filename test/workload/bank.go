@@ -7,11 +7,11 @@ import (
 	"holdfast/test/history"
 )
 
-// teller is what a client knows of the bank of a generation.
+// teller is what a client knows of a bank (a few accounts, see package history). Each generation has a bank of its own.
 type teller struct {
 	name   string
-	values [history.BankAccounts]string // that it read or wrote last; "" before the first
-	// single is the number of the account that it read last by a GET, and version that value's version.
+	values [history.BankAccounts]string // the last value of each account that the client read or wrote; "" if none
+	// single is the number of the account that the client last read by a GET alone. version is that value's version, zero if not known.
 	single  int
 	version hlc.Timestamp
 }
@@ -57,24 +57,24 @@ func (c *Client) banking(t *teller) history.Op {
 	case n == 3:
 		t.single = from
 		return history.Op{Verb: history.Get, Key: t.key(from)}
-	case n == 4 && !t.version.IsZero(): // the same balance, by a command beside the transactions
+	case n == 4 && !t.version.IsZero(): // a single SET beside the transactions; it keeps the balance
 		value := t.values[t.single]
 		amount, _ := history.Balance(value)
 		return history.Op{
 			Verb: history.Set, Key: t.key(t.single), Value: history.AccountValue(amount, c.unique()),
 			Condition: history.IfVer, Expected: value, ExpectedVersion: t.version,
 		}
-	default: // what it reads is in the reply, and has to be in that to a copy
+	default: // a transfer that also reads an account: the reply to a copy has to show the same value
 		moved := 1 + c.random.IntN(10)
 		all.Parts = []history.Op{t.add(from, -moved, c.part(from)), {Verb: history.Get, Key: t.key(other)}, t.add(to, moved, c.part(to))}
 	}
 	return all
 }
 
-// part returns a text that no other value has, in an operation that sets several.
+// part returns a text that no other value has, for one of the SETs of an operation.
 func (c *Client) part(number int) string { return fmt.Sprintf("%s/%d", c.unique(), number) }
 
-// add returns the part of a transaction that adds to an account.
+// add returns the part of a transaction that adds amount to the balance of an account.
 func (t *teller) add(number, amount int, unique string) history.Op {
 	before, _ := history.Balance(t.values[number])
 	return history.Op{
@@ -82,11 +82,11 @@ func (t *teller) add(number, amount int, unique string) history.Op {
 	}
 }
 
-// note takes up what an operation that took effect has read and written.
+// note records the values that an applied operation has read and written.
 func (t *teller) note(o *history.Op) {
-	t.version = hlc.Timestamp{} // the value may be another one
+	t.version = hlc.Timestamp{} // the account of single may have another value now
 	if o.Verb == history.Txn && len(o.Reply.Replies) != len(o.Parts) {
-		return // the judge says so
+		return // package history reports that
 	}
 	for i, part := range o.Operations() {
 		value := part.Value

@@ -27,7 +27,7 @@ const (
 type Client struct {
 	ID   string
 	load *Load
-	// publish hands a publication over to what carries it, in order. It must not wait for the broker.
+	// publish passes a publication to the code that sends it to the broker, in order. It must not wait for the broker.
 	publish func(*Publication)
 	random  *rand.Rand
 
@@ -60,7 +60,7 @@ type Publication struct {
 	copy       int // index in Op.Sendings
 }
 
-// Reached notes which sessions got the publication from the broker, where that is known, or that the broker took it.
+// Reached records that the publication reached the broker. receivers are the sessions that got it from there, or "broker" where they are not known.
 func (p *Publication) Reached(receivers []string) {
 	p.client.mu.Lock()
 	defer p.client.mu.Unlock()
@@ -88,12 +88,12 @@ func (c *Client) NotifyFilter() string {
 	return notifyPrefix + strings.ToUpper(hex.EncodeToString([]byte(c.ID))) + "/command/notify/+"
 }
 
-// Take looks at a message that came from the broker.
+// Take records a message that came from the broker: a reply or a notification.
 func (c *Client) Take(topic string, payload []byte, properties *packets.Properties) {
 	version := hlc.Timestamp{}
 	for _, user := range properties.User {
 		if user.Key == "__ts" {
-			version, _ = hlc.Parse(user.Value) // what cannot be read is none
+			version, _ = hlc.Parse(user.Value) // an unreadable version counts as none
 		}
 	}
 	if ahead := version.Wall - time.Now().UnixMilli(); ahead > 60_000 {
@@ -161,7 +161,7 @@ func (c *Client) takeNote(rest, topic string, payload []byte, version hlc.Timest
 // MissedNotes notes that the client may have missed notifications: the broker has forgotten its session.
 func (c *Client) MissedNotes() { c.load.History.AddGap(c.ID, c.load.Now()) }
 
-// Begin sends an operation for the first time.
+// Begin adds an operation to the history, and sends it for the first time.
 func (c *Client) Begin(o history.Op) *Request {
 	c.mu.Lock()
 	c.counter++
@@ -206,7 +206,7 @@ func (c *Client) send(r *Request) {
 	c.publish(p)
 }
 
-// arguments returns the operation as the store reads it.
+// arguments returns the verb and the arguments of the command that the store is sent.
 func arguments(o *history.Op) []string {
 	key := content(o.Key, o.KeySize)
 	switch o.Verb {
@@ -256,7 +256,8 @@ func arguments(o *history.Op) []string {
 	}
 }
 
-// Await waits for the reply, and sends copies meanwhile, and sometimes afterwards. It returns whether there was one.
+// Await waits for the reply, at most until a second after the expiry of the request. It may send copies meanwhile, and one after the reply. It reports
+// whether a reply came.
 func (c *Client) Await(r *Request) bool {
 	expiry := time.Duration(c.load.Expiry) * time.Second
 	if r.Op.NoExpiry {
@@ -291,7 +292,7 @@ func (c *Client) Await(r *Request) bool {
 	}
 }
 
-// sendLater sends a copy of a request that has its reply, within the time in which it has to be recognized.
+// sendLater sends a copy of an answered request within CopyWindow, in which the store has to recognize it.
 func (c *Client) sendLater(r *Request) {
 	wait := between(c.random, 0, c.load.CopyWindow)
 	c.load.Go(func() {

@@ -11,7 +11,7 @@ import (
 	"holdfast/test/history"
 )
 
-// key returns a key that is in use now.
+// key returns a key of a family (its first level) and of the current generation. After Settings.Generation, clients go over to the keys of the next one.
 func (c *Client) key(family string, n int) string {
 	return fmt.Sprintf("%s/%d/%d", family, c.generation(), n)
 }
@@ -36,7 +36,7 @@ func (c *Client) registers() {
 		value   string
 		version hlc.Timestamp
 	}
-	last := make(map[string]seen) // by key: what it saw last
+	last := make(map[string]seen) // by key: what the client saw last
 	for c.pause() {
 		key := c.key("r", c.random.IntN(3))
 		o := history.Op{Key: key, Value: c.unique()}
@@ -74,7 +74,7 @@ func (c *Client) registers() {
 	}
 }
 
-// pipeline sends several operations on a key of its own without waiting, and watches what becomes of it: by the key itself or by a pattern.
+// pipeline sends several operations on a key of its own without waiting for replies. It watches the key, by its name or by a pattern.
 func (c *Client) pipeline() {
 	key := ""
 	var watch history.Op
@@ -117,8 +117,8 @@ func (c *Client) repeat(r *Request) {
 	}
 }
 
-// late sends copies around the moment at which the store forgets the outcome, most of them shortly before it. Their keys have no model: such a
-// request may take effect again when its outcome is forgotten.
+// late sends copies around the moment at which the store forgets the outcome, most of them shortly before it. No model checks the keys of these
+// requests: such a request may take effect again after its outcome is forgotten.
 func (c *Client) late() {
 	for c.load.waitUnlessOver(between(c.random, c.load.Pace, c.load.Pace*5)) {
 		r := c.Begin(history.Op{Verb: history.Set, Key: fmt.Sprintf("late/%s/%d", c.ID, c.random.IntN(8)), Value: c.unique(), Late: true})
@@ -131,7 +131,7 @@ func (c *Client) late() {
 	}
 }
 
-// locks competes for locks, and writes with their tokens what they protect, now and then long after the lock is gone.
+// locks competes for locks. With the fencing token of a lock it writes the key that the lock protects, now and then long after it lost the lock.
 func (c *Client) locks() {
 	ttl := c.load.LockTTL
 	for c.pause() {
@@ -154,7 +154,7 @@ func (c *Client) locks() {
 			}
 		}
 		switch c.random.IntN(3) {
-		case 0: // it stalls, and does not know that its time is over
+		case 0: // it stalls, and does not know that the lock has expired
 			if !c.load.waitUnlessOver(between(c.random, ttl, 3*ttl)) {
 				return
 			}
@@ -165,7 +165,7 @@ func (c *Client) locks() {
 		if c.random.IntN(4) == 0 {
 			c.Do(history.Op{Verb: history.Get, Key: protected})
 		}
-		if c.random.IntN(8) == 0 { // somebody without a token
+		if c.random.IntN(8) == 0 { // a write without a token
 			c.Do(history.Op{Verb: history.Set, Key: protected, Value: c.unique()})
 		}
 	}
@@ -190,12 +190,13 @@ func (c *Client) watches() {
 	c.watch(history.Op{Key: "watched/0"}, history.Op{Key: "watched/1"}, history.Op{Key: "watched/2"})
 }
 
-// watchesPatterns watches these keys, and accounts of banks, mostly by patterns. Several match one key, with literal prefixes of different sizes.
+// watchesPatterns watches keys of the families watched and bank, mostly by patterns. Several patterns match the same key. Their literal prefixes have
+// different lengths.
 func (c *Client) watchesPatterns() {
 	c.watch(history.Op{Key: "watched/*", Glob: true}, history.Op{Key: "watched/1", Glob: true}, history.Op{Key: "w*/[02]", Glob: true}, history.Op{Key: "watched/2"}, history.Op{Key: "bank/*/[02]", Glob: true})
 }
 
-// watchesSome watches some of them by a pattern, and is not to be notified of the others.
+// watchesSome watches some keys of the family watched, by a pattern. It must not be notified of the others.
 func (c *Client) watchesSome() { c.watch(history.Op{Key: "w*/[02]", Glob: true}) }
 
 // watch begins the watches in turn, and ends one now and then.
@@ -231,7 +232,7 @@ func (c *Client) expires() {
 	}
 }
 
-// anonymous sends requests that nobody can recognize: they take effect as often as they arrive.
+// anonymous sends requests with too little correlation data for the store to recognize copies. They take effect as often as they arrive.
 func (c *Client) anonymous() {
 	for c.pause() {
 		if c.random.IntN(2) == 0 {
@@ -248,7 +249,7 @@ func (c *Client) anonymous() {
 	}
 }
 
-// guest may do less at some times than at others.
+// guest reads and writes a register. In the simulation, policy denies it that at times.
 func (c *Client) guest() {
 	for c.pause() {
 		o := history.Op{Verb: history.Set, Key: c.key("r", 0), Value: c.unique()}
@@ -272,7 +273,7 @@ func (c *Client) floods() {
 	}
 }
 
-// Probe tries for a time until a write and a read have worked, and returns how long that took, and whether they have.
+// Probe tries, at most for limit, until a write and a read have worked. It returns how long that took, and whether they have.
 func (c *Client) Probe(limit time.Duration) (took time.Duration, worked bool) {
 	began := c.load.Now()
 	for c.load.Now()-began < limit {
@@ -288,7 +289,7 @@ func (c *Client) Probe(limit time.Duration) (took time.Duration, worked bool) {
 	return c.load.Now() - began, false
 }
 
-// worked sends an operation, and waits a second for it.
+// worked sends an operation, and reports whether a reply that is no error came within a second.
 func (c *Client) worked(o history.Op) bool {
 	r := c.Begin(o)
 	timer := time.NewTimer(time.Second)
@@ -304,7 +305,7 @@ func (c *Client) worked(o history.Op) bool {
 	return false
 }
 
-// elements adds elements to sets, each of which others try to add at the same time.
+// elements adds elements to sets, and reads them. Other clients try to add the same elements. An element is a key that is set with NX.
 func (c *Client) elements() {
 	for c.pause() {
 		key := c.key("element", c.random.IntN(20))
@@ -318,9 +319,9 @@ func (c *Client) elements() {
 
 // large reads and writes values of all sizes up to a mebibyte, and deletes old ones.
 func (c *Client) large() {
-	const keys, kept = 2, 10 // so many generations are kept: all of them would use up the store's quota in a long run
+	const keys, kept = 2, 10 // kept counts generations: to keep all would use up the store's quota in a long run
 	sizes := []int{0, 1, 100, 1 << 10, 16 << 10, 128 << 10, 1 << 20}
-	removed := 0 // generations
+	removed := 0 // the number of generations that were deleted
 	for c.pause() {
 		for ; removed < c.generation()-kept; removed++ {
 			for i := range keys {
@@ -347,10 +348,10 @@ const (
 	scannedSize = 24_000
 )
 
-// scannedKey returns a key as a label.
+// scannedKey returns the label of a key of scannedSize bytes (see label.go).
 func scannedKey(name string) string { return fmt.Sprintf("scan/%s:%d", name, scannedSize) }
 
-// changes sets and deletes the keys that others list.
+// changes sets and deletes keys of the family scan, which another client lists.
 func (c *Client) changes() {
 	for c.load.waitUnlessOver(between(c.random, c.load.Pace*2, c.load.Pace*10)) {
 		o := history.Op{Verb: history.Set, Key: scannedKey(fmt.Sprintf("%02d", c.random.IntN(scannedKeys))), KeySize: scannedSize, Value: c.unique()}
@@ -361,7 +362,8 @@ func (c *Client) changes() {
 	}
 }
 
-// scans lists these keys page by page. Before, it sets one of its own without waiting: a scan sees what its client sent before it.
+// scans lists the keys of the family scan page by page. Before each scan it sets a key of its own without waiting for the reply: a scan has to see what its
+// client sent before it.
 func (c *Client) scans() {
 	for number := 1; c.load.waitUnlessOver(between(c.random, c.load.Pace*5, c.load.Pace*20)); number++ {
 		own := history.Op{Verb: history.Set, Key: scannedKey(fmt.Sprintf("%s-%d", c.ID, number)), KeySize: scannedSize, Value: c.unique()}

@@ -9,7 +9,7 @@ import (
 
 // In the history a long value, or key, is recorded as its label: "<unique word>:<size>".
 
-// maxLabel is the longest value that is written down as it is.
+// maxLabel is the size in bytes of the longest value that the history has in full.
 const maxLabel = 128
 
 // content returns the value that a label stands for: the label itself, filled up to the size. If the size is at most the

@@ -1,5 +1,5 @@
-// Package workload holds clients that use the store as its users do, write down all that they see, and know nothing of what carries
-// their messages: the simulation's broker, or a real one.
+// Package workload has clients that use the store as its users do, and record all that they see in a history (package history). The
+// simulation carries their messages over its own broker, the chaos harness over a real one.
 package workload
 
 import (
@@ -11,30 +11,30 @@ import (
 	"holdfast/test/history"
 )
 
-// Settings are a load's.
+// Settings are the settings of a load.
 type Settings struct {
 	Seed          uint64
-	Expiry        int           // of requests, in seconds
-	DefaultExpiry time.Duration // that the store gives to requests without
-	CopyWindow    time.Duration // within which a copy may be sent after the reply
-	// Lifetime is how long the store remembers an outcome. With it, some clients send copies around the end of that; 0 is without them.
+	Expiry        int           // message expiry of requests, in seconds
+	DefaultExpiry time.Duration // expiry that the store gives to a request without message expiry
+	CopyWindow    time.Duration // time after the reply within which a copy may be sent
+	// Lifetime is how long the store remembers an outcome. Some clients send copies around the end of that time. With 0 there are no such clients.
 	Lifetime   time.Duration
-	Pace       time.Duration // between the operations of one client
+	Pace       time.Duration // mean pause between two operations of one client; some clients pause longer
 	LockTTL    time.Duration
-	Generation time.Duration // how long a set of keys is used: short histories are quick to check
+	Generation time.Duration // time after which clients go over to new keys: short histories are quick to check
 }
 
 // Load is what the clients of one run have in common.
 type Load struct {
 	Settings
 	History  *history.History
-	Answered atomic.Int64 // operations
+	Answered atomic.Int64 // number of operations with a reply
 
 	began time.Time
-	end   chan struct{} // closed when everybody is to stop
-	over  chan struct{} // closed when the clients are to stop
-	work  sync.WaitGroup
-	staff sync.WaitGroup
+	end   chan struct{}  // closed by End: all goroutines stop, also those that carry messages
+	over  chan struct{}  // closed by Over: the clients begin no further operations
+	work  sync.WaitGroup // the goroutines that Go has started
+	staff sync.WaitGroup // the clients that Staff has started
 }
 
 // New returns a load that begins now, with an empty history.
@@ -50,10 +50,10 @@ func (l *Load) Now() time.Duration { return time.Since(l.began) }
 // Go runs f in a goroutine that Wait waits for.
 func (l *Load) Go(f func()) { l.work.Go(f) }
 
-// Done is closed when everybody is to stop.
+// Done returns the channel that End closes.
 func (l *Load) Done() <-chan struct{} { return l.end }
 
-// Ended reports whether everybody is to stop.
+// Ended reports whether End was called.
 func (l *Load) Ended() bool {
 	select {
 	case <-l.end:
@@ -75,7 +75,7 @@ func (l *Load) Sleep(d time.Duration) bool {
 	}
 }
 
-// waitUnlessOver waits, and reports whether the clients are to go on.
+// waitUnlessOver waits, at most until Over, and reports whether the clients are to go on.
 func (l *Load) waitUnlessOver(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -97,10 +97,10 @@ func (l *Load) Over() {
 	l.staff.Wait()
 }
 
-// End stops everything. Wait waits for it.
+// End tells all goroutines of the load to stop. Wait waits until they have.
 func (l *Load) End() { close(l.end) }
 
-// Wait waits for what Go has started.
+// Wait waits for the goroutines that Go has started.
 func (l *Load) Wait() { l.work.Wait() }
 
 // between returns a duration from a range.

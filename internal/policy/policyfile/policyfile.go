@@ -41,7 +41,7 @@ type resource struct {
 // ErrInvalid is wrapped by every error about the content of a file.
 var ErrInvalid = errors.New("invalid policy file")
 
-// Read reads a file.
+// Read reads and compiles a policy file.
 func Read(name string) (*policy.Policy, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -54,7 +54,7 @@ func Read(name string) (*policy.Policy, error) {
 	return parsed, nil
 }
 
-// Parse reads a policy. Unknown keys are errors: a misspelt one would silently deny, or allow.
+// Parse compiles the content of a policy file. Unknown YAML keys are errors: a misspelt one would silently deny, or allow.
 func Parse(data []byte) (*policy.Policy, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
@@ -96,8 +96,8 @@ func (r *rule) hasPrincipals() bool {
 	return r.Principals.ClientIDs != nil || r.Principals.Usernames != nil || r.Principals.Attributes != nil
 }
 
-// convert refuses a rule in which all principals, or the resources, are missing: that is a mistake, and denies what the rule was written to allow. An
-// empty list is accepted: it revokes.
+// convert converts a rule. It refuses a rule without any list of principals, and one without a list of resources: it allows nothing, probably by mistake.
+// A list that is present but empty is accepted: it revokes access on purpose.
 func convert(source rule) (policy.Rule, error) {
 	switch {
 	case !source.hasPrincipals():

@@ -1,5 +1,5 @@
 // Package echo answers requests of the state store without doing anything. It shows what a broker and its clients can do at most
-// when the store costs nothing. A responder sits on the same connections as a node does, acknowledges each request as it comes, and
+// when the store costs nothing. A responder has the same connections as a node. It acknowledges each request as it comes, and
 // answers at once, with as many bytes and properties as a real reply.
 package echo
 
@@ -23,15 +23,15 @@ type Config struct {
 	Dialer   *mqttconn.Dialer
 	Username string
 	Password []byte
-	// ClientID is that of the subscription; the publishing connections add "-out-" and a number.
+	// ClientID is the client id of the subscribing connection. Publishing connections append "-out-" and a number to it.
 	ClientID string
 	// Topic is where the requests are published.
 	Topic string
-	// Answer is false for a subscriber that only receives, as the nodes do that do not lead.
+	// Answer makes the responder answer, like a leader. Otherwise it only receives, like a follower.
 	Answer bool
-	// ValueSize is how many bytes a GET is answered with.
+	// ValueSize is the size in bytes of the value in the reply to a GET.
 	ValueSize int
-	// Publishers is how many connections replies are published on. Default 2, as a node has.
+	// Publishers is the number of connections on which replies are published. 0 means 2, as many as a node has.
 	Publishers int
 	// Connected is called when the responder is ready.
 	Connected func()
@@ -178,8 +178,9 @@ func (r *responder) answer(p *paho.Publish) *packets.Publish {
 	}
 }
 
-// coalescingDelay stands for the coalescing delay of a node. As in a node it is 5 ms for a follower, and 0 for a leader with few requests under way. A busy
-// leader of the store waits at most a quarter of the average time of a request, and at most 20 ms. Here that is 2 ms.
+// coalescingDelay imitates the coalescing delay of a node: how long it waits before it reads, so that it reads several messages at once. As in a node it is
+// 5 ms for a follower, and 0 for a leader with few requests under way. A busy leader of the store waits at most a quarter of the average time of a request,
+// and at most 20 ms. A busy responder waits 2 ms.
 func (r *responder) coalescingDelay() time.Duration {
 	const enoughToDo = 16
 	switch {

@@ -20,8 +20,8 @@ import (
 type Trouble struct {
 	SyncDelay time.Duration // added to each sync
 	FailSync  bool          // syncs fail with EIO
-	Full      bool          // what makes a file longer fails with ENOSPC
-	Hang      bool          // writes, syncs and changes of a size wait until it is over
+	Full      bool          // writes and truncations that make a file longer fail with ENOSPC
+	Hang      bool          // writes, syncs and changes of a size wait until Hang is false
 }
 
 // Disk is a disk's state. Its methods may be called from several goroutines.
@@ -29,7 +29,7 @@ type Disk struct {
 	mu      sync.Mutex
 	changed *sync.Cond // trouble has changed
 	trouble Trouble
-	files   map[uint64]*unsynced // by inode
+	files   map[uint64]*unsynced // open files, and files with unsynced data, by inode
 }
 
 // New returns a disk without trouble.
@@ -39,7 +39,7 @@ func New() *Disk {
 	return d
 }
 
-// SetTrouble says what is wrong from now on.
+// SetTrouble replaces the faults of the disk.
 func (d *Disk) SetTrouble(t Trouble) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,14 +57,14 @@ func (d *Disk) awaitWhileHanging() Trouble {
 	return d.trouble
 }
 
-// unsynced is what a file has in memory only.
+// unsynced is the state of a file that is open or has unsynced data. That data is in memory only, and not in the folder.
 type unsynced struct {
 	mu      sync.Mutex
 	inode   uint64
-	opened  int      // handles; guarded by Disk.mu
-	file    *os.File // of its own, for when it is written back
-	extents []extent
-	size    int64 // as a reader sees it
+	opened  int      // number of open handles; guarded by Disk.mu
+	file    *os.File // a descriptor of its own, which stays when all handles are closed
+	extents []extent // the unsynced writes, oldest first
+	size    int64    // size of the file as a reader sees it
 }
 
 type extent struct {
@@ -74,7 +74,7 @@ type extent struct {
 
 func (e *extent) end() int64 { return e.offset + int64(len(e.data)) }
 
-// attach returns what is unsynced of a file that is being opened.
+// attach counts a handle that is being opened, and returns the state of its file.
 func (d *Disk) attach(f *os.File) (*unsynced, error) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
@@ -95,7 +95,7 @@ func (d *Disk) attach(f *os.File) (*unsynced, error) {
 	return u, nil
 }
 
-// detach lets go of a file. What is unsynced of it stays for the next handle, unless the file has no name any more.
+// detach counts a handle as closed. Unsynced data stays for the next handle, unless the last handle is closed and the file has no name any more.
 func (d *Disk) detach(u *unsynced) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -103,7 +103,8 @@ func (d *Disk) detach(u *unsynced) {
 	d.dropLocked(u)
 }
 
-// forget drops the unsynced data of a file that has lost a name, if it has no name and no handle left: another file may get its inode.
+// forget is called when a file has lost a name. If the file has no name and no handle left, it drops the unsynced data, because another file may get
+// its inode.
 func (d *Disk) forget(inode uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,7 +113,7 @@ func (d *Disk) forget(inode uint64) {
 	}
 }
 
-// dropLocked forgets a file that has no open handle, and no unsynced data or no name.
+// dropLocked removes a file from d.files if it has no open handle and, besides, either no unsynced data or no name.
 func (d *Disk) dropLocked(u *unsynced) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -120,7 +121,7 @@ func (d *Disk) dropLocked(u *unsynced) {
 	named := syscall.Fstat(int(u.file.Fd()), &st) == nil && st.Nlink > 0
 	if u.opened == 0 && (!named || len(u.extents) == 0) {
 		delete(d.files, u.inode)
-		_ = u.file.Close() // what it had was written, or is not wanted
+		_ = u.file.Close() // its data was written, or has no name any more
 	}
 }
 
@@ -134,7 +135,7 @@ func (d *Disk) WriteBack() (faults error) {
 	return faults
 }
 
-// size returns how long a file is, if something of it is in memory only.
+// size returns the size of a file as a reader sees it. It returns false for a file that is not in d.files: its size in the folder is right.
 func (d *Disk) size(inode uint64) (int64, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -164,8 +165,8 @@ func (u *unsynced) read(f *os.File, to []byte, offset int64) (int, error) {
 	return len(to), nil
 }
 
-// write keeps data in memory, in the place of the unsynced writes that it covers. With through it writes data to the file at once instead, unless data
-// overlaps another unsynced write in part.
+// write keeps data in memory, and drops the unsynced writes that data covers as a whole. With through, it writes data to the file at once instead, unless
+// data overlaps another unsynced write in part.
 func (u *unsynced) write(f *os.File, data []byte, offset int64, through bool) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -183,7 +184,7 @@ func (u *unsynced) write(f *os.File, data []byte, offset int64, through bool) er
 	return nil
 }
 
-// sync writes what is in memory.
+// sync writes the unsynced data to the file.
 func (u *unsynced) sync(f *os.File) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -201,7 +201,7 @@ var (
 func (d *Disk) open(f *os.File) (*file, error) {
 	u, err := d.attach(f)
 	if err != nil {
-		_ = f.Close() // the error that counts is the other
+		_ = f.Close() // the error of attach is returned
 		return nil, err
 	}
 	return &file{disk: d, file: f, unsynced: u}, nil
@@ -248,7 +248,7 @@ func (f *file) Fsync(context.Context, uint32) syscall.Errno {
 	return fs.ToErrno(f.unsynced.sync(f.file))
 }
 
-// Flush implements fs.FileFlusher: closing is no sync.
+// Flush implements fs.FileFlusher. To close a file does not sync it.
 func (f *file) Flush(context.Context) syscall.Errno { return 0 }
 
 // Release implements fs.FileReleaser.

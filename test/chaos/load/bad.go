@@ -15,7 +15,7 @@ import (
 
 // Clients that behave badly. Nothing of what they do is in the history: the other clients must not notice them.
 
-// bad lets a client of a kind behave badly until the context ends.
+// bad runs a misbehaving client of a kind (flood, deaf, watchers) until the context ends.
 func bad(ctx context.Context, kind, broker string) error {
 	id := fmt.Sprintf("bad-%s-%d", kind, time.Now().UnixNano())
 	responses := "clients/" + id + "/responses"
@@ -68,13 +68,13 @@ func (b *badClient) flood(ctx context.Context) error {
 	go b.receive(func(*packets.Publish) {})
 	for ctx.Err() == nil {
 		if err := b.send(b.id, "SET", fmt.Sprintf("bad/%d", b.sent%1000), strings.Repeat("x", 100)); err != nil {
-			return nil //nolint:nilerr // thrown out by the broker: as good an end as any
+			return nil //nolint:nilerr // the broker ended the connection, which it may do
 		}
 	}
 	return nil
 }
 
-// deaf watches what others change and asks for long values, and reads nothing of it.
+// deaf watches keys that others change, and asks for long values. It reads nothing from its connection.
 func (b *badClient) deaf(ctx context.Context) error {
 	for n := range 3 {
 		if err := b.send(b.id, "KEYNOTIFY", fmt.Sprintf("watched/%d", n)); err != nil {
@@ -84,7 +84,7 @@ func (b *badClient) deaf(ctx context.Context) error {
 	if err := b.send(b.id, "SET", "bad/long", strings.Repeat("x", 1<<20)); err != nil {
 		return err
 	}
-	for ctx.Err() == nil && b.sent < 300 { // no PUBACK is read, so the window ends it
+	for ctx.Err() == nil && b.sent < 300 { // no PUBACK is read, so it stops when its window of unacknowledged messages is full
 		select {
 		case b.window <- struct{}{}:
 			<-b.window

@@ -22,7 +22,7 @@ const (
 	sessionLife = time.Hour
 )
 
-// link carries the messages of one client over MQTT 5, and connects again and again.
+// link carries the messages of one client over MQTT 5. It reconnects whenever its connection ends.
 type link struct {
 	*workload.Client
 	load        *workload.Load
@@ -32,7 +32,7 @@ type link struct {
 	out         chan *workload.Publication
 }
 
-// newLink returns a client that is connected for as long as the load lasts.
+// newLink returns a client that stays connected, or tries to, until the load ends.
 func newLink(load *workload.Load, broker, id string, persistent bool, disconnects *atomic.Int64) *link {
 	l := &link{load: load, broker: broker, persistent: persistent, disconnects: disconnects, out: make(chan *workload.Publication, 4096)}
 	l.Client = load.Hire(id, l.publish)
@@ -53,7 +53,7 @@ func (l *link) stayConnected() {
 		c, present, err := dial(l.broker, l.ID, l.persistent, []string{l.ResponseTopic(), l.NotifyFilter()})
 		if err != nil {
 			l.drain()
-			failed = true // the broker may have begun a new session all the same, which the next connection finds
+			failed = true // the broker may have begun a new session all the same; the next connection then finds it present
 			continue
 		}
 		if again && (failed || !present) {
@@ -69,7 +69,7 @@ func (l *link) stayConnected() {
 	}
 }
 
-// drain loses what is queued.
+// drain empties the queue; the publications in it are lost.
 func (l *link) drain() {
 	for {
 		select {
@@ -80,7 +80,7 @@ func (l *link) drain() {
 	}
 }
 
-// carry passes messages until the connection ends.
+// carry passes messages in both directions until the connection or the load ends.
 func (l *link) carry(c *connection) {
 	var working sync.WaitGroup
 	working.Go(func() { c.receive(func(p *packets.Publish) { l.Take(p.Topic, p.Payload, p.Properties) }) })
@@ -106,12 +106,12 @@ type connection struct {
 	reader *bufio.Reader
 	gone   chan struct{}
 	once   sync.Once
-	window chan struct{} // as many publications as the broker takes without acknowledging
+	window chan struct{} // one element for each unacknowledged publication; its capacity is the broker's Receive Maximum, at most 1000
 
 	mu      sync.Mutex
-	next    uint16
-	flight  map[uint16]func()
-	writing sync.Mutex
+	next    uint16            // packet id of the last publication
+	flight  map[uint16]func() // by packet id of an unacknowledged publication: what its PUBACK calls
+	writing sync.Mutex        // held while a packet is written
 }
 
 // dial connects, and subscribes. present says that the broker has kept the session.
@@ -123,7 +123,7 @@ func dial(broker, id string, persistent bool, filters []string) (c *connection, 
 	c = &connection{conn: conn, reader: bufio.NewReader(conn), gone: make(chan struct{}), flight: make(map[uint16]func())}
 	present, err = c.open(id, persistent, filters)
 	if err != nil {
-		_ = conn.Close() // the error that counts is the other
+		_ = conn.Close() // the error of open is returned
 	}
 	return c, present, err
 }
@@ -180,7 +180,7 @@ func (c *connection) end() {
 func (c *connection) write(p *packets.ControlPacket) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	// A broker that takes nothing for so long would end the connection itself.
+	// A broker that has read nothing for so long would end the connection itself, because the keep-alive has passed.
 	if err := c.conn.SetWriteDeadline(time.Now().Add(2 * keepAlive)); err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (c *connection) write(p *packets.ControlPacket) error {
 	return err
 }
 
-// receive takes what comes until the connection ends.
+// receive reads packets until the connection ends. It calls take for each message, and acknowledges it afterwards.
 func (c *connection) receive(take func(*packets.Publish)) {
 	defer c.end()
 	for {
@@ -213,7 +213,7 @@ func (c *connection) receive(take func(*packets.Publish)) {
 			c.acknowledged(content)
 		case *packets.Suback:
 			if slices.ContainsFunc(content.Reasons, func(reason byte) bool { return reason >= 0x80 }) {
-				return // no reply would come
+				return // a subscription was refused, so no reply would come
 			}
 		case *packets.Disconnect:
 			return
@@ -254,7 +254,7 @@ func (c *connection) keepAlive() {
 
 var errGone = errors.New("the connection has ended")
 
-// publish publishes with QoS 1. done is called when a PUBACK with reason 0 comes.
+// publish publishes with QoS 1. It waits for room in the window. done is called when a PUBACK with reason 0 comes.
 func (c *connection) publish(topic string, payload []byte, properties *packets.Properties, done func()) error {
 	select {
 	case c.window <- struct{}{}:

@@ -101,7 +101,7 @@ func (s *server) probe(w http.ResponseWriter, _ *http.Request) {
 	s.answer(w, record.Duration(took))
 }
 
-// bad lets a bad client work, for a time.
+// bad runs a misbehaving client for a time.
 func (s *server) bad(w http.ResponseWriter, r *http.Request) {
 	lasts, err := time.ParseDuration(r.FormValue("lasts"))
 	if err == nil {
@@ -114,13 +114,13 @@ func (s *server) bad(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// over tells the clients to stop.
+// over stops the clients, and answers when they have stopped.
 func (s *server) over(w http.ResponseWriter, r *http.Request) {
 	s.load.Over()
 	s.state(w, r)
 }
 
-// longestLife is longer than that of any key with an expiry.
+// longestLife is longer than the time to live of any key that the clients set.
 const longestLife = 10 * time.Second
 
 // finish waits until keys have expired, reads all keys once more, checks the mirrors, writes the history, and ends the process.
@@ -139,8 +139,8 @@ func (s *server) finish(w http.ResponseWriter, _ *http.Request) {
 	close(s.finished)
 }
 
-// save writes the history of clients that do not end as they should. It gives a finish under way half a minute. After that it writes what there is: clients may
-// still add to it.
+// save writes the history when the clients have not ended as they should. If a finish is under way, save first waits for its end, for at most half a minute.
+// Clients may still add to the history afterwards.
 func (s *server) save(w http.ResponseWriter, _ *http.Request) {
 	for given := time.Now().Add(30 * time.Second); time.Now().Before(given); time.Sleep(100 * time.Millisecond) {
 		if s.ending.TryLock() {

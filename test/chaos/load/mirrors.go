@@ -11,10 +11,11 @@ import (
 	"holdfast/test/history"
 )
 
-// mirrorTopics begins the topics of the mirror of all keys.
+// mirrorTopics is the prefix of the topics on which the cluster mirrors all keys, that is, publishes their values as retained messages.
 const mirrorTopics = "mirror/"
 
-// checkMirrors notes where what a new subscriber is sent differs from the reads at the end. Keys below probe/ and scan/ are not read then.
+// checkMirrors compares the retained messages that a new subscriber gets with the reads at the end, and records each difference. Keys below probe/ and
+// scan/ are not read at the end.
 func (s *server) checkMirrors() {
 	retained, err := s.retained()
 	if err != nil {
@@ -32,7 +33,7 @@ func (s *server) checkMirrors() {
 		}
 		read++
 		version, shown := retained[o.Key]
-		exists := o.Reply.Kind == resp.ReplyBulk && o.Payload != "$0\r\n\r\n" // an empty retained message is none
+		exists := o.Reply.Kind == resp.ReplyBulk && o.Payload != "$0\r\n\r\n" // an empty payload removes a retained message
 		if exists != shown || exists && version != o.Version.String() {
 			s.load.History.AddOdd("a mirror shows %s as version %q (there: %v); the read at the end: %s", o.Key, version, shown, o)
 		}
@@ -45,7 +46,7 @@ func (s *server) checkMirrors() {
 	fmt.Printf("mirrors: %d keys were read at the end\n", read)
 }
 
-// retained returns the versions of the retained messages below mirrorTopics, by key. They are all there when nothing more has come for a while.
+// retained returns the versions of the retained messages below mirrorTopics, by key. It takes them as complete when none has come for a while.
 func (s *server) retained() (map[string]string, error) {
 	const quiet = 3 * time.Second
 	c, _, err := dial(s.broker, "late-subscriber", false, []string{mirrorTopics + "#"})

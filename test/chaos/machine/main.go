@@ -1,7 +1,7 @@
 // Command machine is the first process of a container that stands for a machine: it mounts a disk that can lose what was not synced,
-// puts itself in the path to the broker, and runs the node. A SIGKILL of it is a power failure; one of the node alone is a crash.
+// puts a proxy in the path to the broker, and runs the node. A SIGKILL of this process stands for a power failure, one of the node alone for a crash.
 //
-// What is wrong with the machine it reads from a file that the harness writes.
+// It reads the faults of the disk and of the path from a file that the harness writes.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// What the harness mounts, and what the node sees.
+// folder and troubleFile are on a volume that the harness shares. The node has its disk at mountPoint, and takes localBroker for the broker.
 const (
 	folder      = "/chaos/data"
 	troubleFile = "/chaos/trouble.json"
@@ -71,7 +71,7 @@ func run() (code int, err error) {
 	return code, errors.Join(err, d.WriteBack(), server.Unmount())
 }
 
-// watchTrouble reads again and again what is wrong.
+// watchTrouble polls troubleFile, and applies the faults that it names to the disk and the path.
 func watchTrouble(d *disk.Disk, path *path) {
 	last := ""
 	for ; ; time.Sleep(50 * time.Millisecond) {

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// path passes connections on to the broker, each byte after a delay.
+// path is a proxy that passes connections on to the broker, each byte after a delay.
 type path struct {
 	broker string
-	delay  atomic.Int64
+	delay  atomic.Int64 // a time.Duration
 }
 
 func newPath(listen, broker string) (*path, error) {
@@ -42,7 +42,7 @@ func (p *path) connect(near net.Conn) {
 	p.pass(far, near)
 }
 
-// chunk is what was read at once, and when it is to go on.
+// chunk is the data of one read, and the time at which it is to be written to the other side.
 type chunk struct {
 	data []byte
 	due  time.Time
@@ -72,6 +72,6 @@ func (p *path) pass(from, to net.Conn) {
 	}
 	_ = from.Close()
 	_ = to.Close()
-	for range chunks { // the reader ends now
+	for range chunks { // the reader may wait for room in the channel; it ends because its connection is closed
 	}
 }

@@ -25,7 +25,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Trouble is what is wrong with a machine.
+// Trouble is the set of faults of a machine's disk and of its path to the broker. The harness writes it, and the machine reads it.
 type Trouble struct {
 	SyncDelay   Duration `json:"syncDelay"`
 	FailSync    bool     `json:"failSync"`
@@ -34,49 +34,49 @@ type Trouble struct {
 	BrokerDelay Duration `json:"brokerDelay"`
 }
 
-// Fault is one that was injected.
+// Fault is a fault that was injected.
 type Fault struct {
 	Kind   string   `json:"kind"`
 	On     string   `json:"on"`     // nodes, the broker or the clients; for people
 	From   Duration `json:"from"`   // since the beginning of the load
 	To     Duration `json:"to"`     // since the beginning of the load
-	Effect bool     `json:"effect"` // it was observed: a process ended, a node noticed the cut link, ...; for other kinds: no step failed
+	Effect bool     `json:"effect"` // an effect was observed (a process ended, a node noticed the cut link, ...); for other kinds, no step failed
 	Note   string   `json:"note,omitempty"`
 }
 
-// Leading is a time at which a node began to lead.
+// Leading is the beginning of a leadership.
 type Leading struct {
 	At   Duration `json:"at"`
 	Node string   `json:"node"`
 	Term uint64   `json:"term"`
 }
 
-// Sample is what a node showed of itself at a moment.
+// Sample is what the metrics of a node said at a moment.
 type Sample struct {
 	At       Duration `json:"at"`
 	Node     string   `json:"node"`
-	Resident int64    `json:"resident"` // bytes
-	Held     int64    `json:"held"`     // requests
-	Unsent   int64    `json:"unsent"`   // notifications that are not published
+	Resident int64    `json:"resident"` // resident memory in bytes
+	Held     int64    `json:"held"`     // pending requests: received, and not known to be answered
+	Unsent   int64    `json:"unsent"`   // notifications that are not known to be published
 }
 
 // Run is what is known of a run beside what the clients saw.
 type Run struct {
 	Seed     uint64             `json:"seed"`
 	Nodes    int                `json:"nodes"`
-	Duration Duration           `json:"duration"` // planned, of the faults
-	Lasted   Duration           `json:"lasted"`   // of the load
-	Command  string             `json:"command"`  // that runs it again
-	Search   string             `json:"search"`   // that looks for the same in the simulation
-	Settings []string           `json:"settings"` // what the seed drew
+	Duration Duration           `json:"duration"` // for which faults are to be injected
+	Lasted   Duration           `json:"lasted"`   // how long the load ran
+	Command  string             `json:"command"`  // command that repeats the run
+	Search   string             `json:"search"`   // command that looks for the same failure in the simulation
+	Settings []string           `json:"settings"` // settings that the seed drew, as text
 	Mutant   string             `json:"mutant,omitempty"`
 	Faults   []Fault            `json:"faults"`
 	Leaders  []Leading          `json:"leaders"`
 	Samples  []Sample           `json:"samples"`
 	Healed   Duration           `json:"healed"`   // when the last fault was over, since the beginning of the load
-	Hashes   map[string]string  `json:"hashes"`   // of the replicas, at the end
-	Counters map[string]float64 `json:"counters"` // of the nodes, summed over all processes
-	Failures []string           `json:"failures"` // of what the harness itself looks at
+	Hashes   map[string]string  `json:"hashes"`   // state hash of each node at the end
+	Counters map[string]float64 `json:"counters"` // losses that the nodes counted, summed over all their processes
+	Failures []string           `json:"failures"` // failed checks of the harness itself
 	// NotesComplete says that the broker's queues have room for what a client misses while it is away.
 	NotesComplete bool `json:"notesComplete"`
 }
@@ -85,7 +85,7 @@ type Run struct {
 type Load struct {
 	Now         Duration `json:"now"` // since its beginning
 	Answered    int64    `json:"answered"`
-	Disconnects int64    `json:"disconnects"` // of its clients from the broker
+	Disconnects int64    `json:"disconnects"` // connections to the broker that its clients have lost
 }
 
 // Write writes a value as JSON. It is not atomic: a concurrent reader may find a part of the file.

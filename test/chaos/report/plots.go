@@ -22,14 +22,14 @@ import (
 const (
 	plotWidth   vg.Length = 1350
 	fieldHeight vg.Length = 360 // the data, the axes and the title
-	rowHeight   vg.Length = 14  // of the bar of a fault
+	rowHeight   vg.Length = 14  // the bar of a fault
 	legendWidth vg.Length = 170
 )
 
 // timeline is a plot over the time of a run. Faults are bars above the data and bands over it; the beginning of a leadership is a dashed line.
 type timeline struct {
 	*plot.Plot
-	legend  plot.Legend // stands beside the data, where the plot's own would cover it
+	legend  plot.Legend // drawn beside the data; the plot's own legend would cover the data
 	faults  []record.Fault
 	leaders []record.Leading
 }
@@ -65,14 +65,14 @@ func leaderLine() *plotter.Line {
 type placed struct {
 	record.Fault
 	row   int
-	label vg.Length // where it begins
+	label vg.Length // x position at which the label begins
 }
 
 // place puts faults into rows in which their labels do not overlap. x returns the position of a time, width the width of a label.
 // A label that would extend past the right edge begins before its bar.
 func place(faults []record.Fault, x func(record.Duration) vg.Length, width func(string) vg.Length, right vg.Length) (list []placed, rows int) {
 	const gap = 6
-	var ends []vg.Length // of the rows
+	var ends []vg.Length // x position from which each row is free
 	for _, f := range faults {
 		from := min(x(f.From), right-width(f.Kind))
 		until := max(from+width(f.Kind), x(f.To)) + gap
@@ -130,7 +130,7 @@ func rectangle(x0, y0, x1, y1 vg.Length) []vg.Point {
 	return []vg.Point{{X: x0, Y: y0}, {X: x1, Y: y0}, {X: x1, Y: y1}, {X: x0, Y: y1}}
 }
 
-// scatter adds points, and their colour to the legend.
+// scatter adds points to the plot, and their name and colour to the legend.
 func (t *timeline) scatter(name string, points plotter.XYs, with color.Color) {
 	t.Add(&plotter.Scatter{XYs: points, GlyphStyle: glyph(with, 1)})
 	t.legend.Add(name, box(with))
@@ -178,7 +178,7 @@ func (r *Report) throughput(path string) error {
 	return p.save(path)
 }
 
-// nodeColours are of the nodes, in their order.
+// nodeColours returns the colours of the nodes n1, n2 and so on.
 func nodeColours() []color.Color {
 	return []color.Color{
 		rgba(30, 90, 190, 255), rgba(220, 60, 50, 255), rgba(40, 150, 70, 255), rgba(230, 140, 20, 255), rgba(130, 60, 160, 255),
@@ -186,7 +186,7 @@ func nodeColours() []color.Color {
 	}
 }
 
-// memory draws what each node used.
+// memory draws the resident memory of each node.
 func (r *Report) memory(path string) error {
 	used := make(map[string]plotter.XYs)
 	for _, s := range r.run.Samples {

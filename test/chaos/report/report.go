@@ -1,4 +1,4 @@
-// Package report shows what came of a run of the chaos harness.
+// Package report writes the report of a run of the chaos harness.
 package report
 
 import (
@@ -69,14 +69,14 @@ func (r *Report) Write(folder string) error {
 	return errors.Join(page.Execute(file, content), file.Close())
 }
 
-// Verdict is one checker's.
+// Verdict is the result of one check. Says is the promise that it checks.
 type Verdict struct {
 	Check, Says string
-	Count       int    // of violations
+	Count       int    // number of violations
 	But         string // what was not checked, or not in full
 }
 
-// verdicts returns what each checker says, in the order in which people ask.
+// verdicts returns the verdict of each check, in the order of the report.
 func (r *Report) verdicts() (verdicts []Verdict) {
 	count := make(map[string]int)
 	for _, v := range r.findings.Violations {
@@ -114,7 +114,7 @@ func (r *Report) verdicts() (verdicts []Verdict) {
 	return verdicts
 }
 
-// but says what of a promise was not checked.
+// but returns what a check did not cover, or "".
 func (r *Report) but(check string) string {
 	switch {
 	case check == "linearizability" && r.findings.Undecided > 0:
@@ -142,7 +142,7 @@ func Recovered(run *record.Run, h *history.History) (took time.Duration, ever bo
 	return took, ever
 }
 
-// Number is a figure.
+// Number is a named figure of a run, as text.
 type Number struct{ Name, Value string }
 
 func (r *Report) numbers() []Number {
@@ -227,7 +227,7 @@ func (r *Report) kinds() (kinds []Kind) {
 // Window is a time between two replies in which no client got one.
 type Window struct {
 	From, Lasted time.Duration
-	Faults       string // at that time
+	Faults       string // kinds of the faults at that time
 }
 
 // shortest is the shortest time without an answer that is shown.

@@ -1,7 +1,7 @@
 // Package golib edits Go's runtime and standard library, for the simulation's binary alone, so that a seed decides the order in which
-// the goroutines of a synctest bubble run. Package schedule says what that order is to be; runtime.go.txt does it.
+// the goroutines of a synctest bubble run. Package schedule has the functions to control that order; runtime.go.txt implements it.
 //
-// The edits are of one version of Go. Another version whose files read otherwise fails the build, and says which edit fails.
+// The edits fit one version of Go. If another version has other text where an edit applies, the build fails and names the edit.
 package golib
 
 import (
@@ -42,7 +42,7 @@ func after(file, text, code string) overlay.Edit { return replace(file, text, te
 // before inserts code in front of a text.
 func before(file, text, code string) overlay.Edit { return replace(file, text, code+text) }
 
-// random lets what the runtime draws inside of a bubble come from the seed, and the process's own seed be the same each time.
+// random makes the runtime draw from the run's seed inside of a bubble, and makes the process's own seed the same each time.
 func random() []overlay.Edit {
 	return []overlay.Edit{
 		after("runtime/rand.go", "func rand() uint64 {\n", "if simStarted { return simRand() }\n"),
@@ -54,7 +54,7 @@ func random() []overlay.Edit {
 	}
 }
 
-// order takes real time and memory addresses out of what decides who runs, and lets simPick decide.
+// order lets simPick decide which goroutine runs next. Real time and memory addresses no longer influence that.
 func order() []overlay.Edit {
 	return []overlay.Edit{
 		// No preemption, and no P is taken from a system call.
@@ -75,10 +75,10 @@ func order() []overlay.Edit {
 		after("runtime/chan.go", "\tbubble   *synctestBubble\n", "simSerial uint64\n"),
 		after("runtime/chan.go", "\tc.dataqsiz = uint(size)\n\tif b := getg().bubble; b != nil {\n\t\tc.bubble = b\n\t}\n", "c.simSerial = atomic.Xadd64(&simChannels, 1)\n"),
 		replace("runtime/select.go", "return uintptr(unsafe.Pointer(c))", "return uintptr(c.simSerial)"),
-		// What is in a pool depends on what was logged, and on when garbage was collected: pools are always empty.
+		// The content of a pool depends on what was logged, and on when garbage was collected. So pools are always empty.
 		after("sync/pool.go", "func (p *Pool) Get() any {\n", "if simEmpty := true; simEmpty { if p.New != nil { return p.New() }; return nil }\n"),
 		replace("sync/pool.go", "\tif x == nil {\n\t\treturn\n", "\tif simEmpty := true; simEmpty || x == nil {\n\t\treturn\n"),
-		// What is in a sync.Map depends on what was logged: its atomics are no points.
+		// The content of a sync.Map depends on what was logged. So its atomics are not synchronisation points.
 		replace("internal/sync/hashtriemap.go", `"sync/atomic"`, `"internal/runtime/atomic"`),
 		// Garbage is collected while all goroutines of the bubble are idle.
 		after("runtime/synctest.go", "\t\tbubble.now = next\n", `
@@ -108,7 +108,7 @@ func simInOrder(children map[canceler]uint64) (ordered []canceler) {
 
 `
 
-// points makes synchronisation points of blocking channel operations, mutexes and typed atomics.
+// points turns blocking channel operations, mutexes and typed atomics into synchronisation points.
 func points() []overlay.Edit {
 	const point = "runtime_simPoint()\n"
 	edits := []overlay.Edit{
@@ -133,7 +133,7 @@ func points() []overlay.Edit {
 	return edits
 }
 
-// groups gives goroutines a group, which those that they start, and their timers, inherit; and holds back those whose group is stopped.
+// groups gives goroutines a group. The goroutines and timers that a goroutine starts inherit its group. While a group is stopped, its goroutines do not run.
 func groups() []overlay.Edit {
 	return []overlay.Edit{
 		after("runtime/runtime2.go", "\tbubble  *synctestBubble\n", "simSerial, simPriority uint64\nsimGroup uint32\nsimQuiet int32\n"),

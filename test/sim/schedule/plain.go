@@ -13,10 +13,10 @@ func Start(Settings, []Switch) {}
 // Finish ends a run.
 func Finish() (Summary, int) { return Summary{}, 0 }
 
-// Calm draws no more stops, delays and demotions. Without the overlay there are none.
+// Calm ends the drawing of stops, delays and demotions. Without the overlay there are none.
 func Calm() {}
 
-// Enter puts the calling goroutine into a group. Without the overlay there are none.
+// Enter puts the calling goroutine into a group. Without the overlay it does nothing.
 func Enter(int) {}
 
 // Stop stops a group for a virtual time. Without the overlay it does nothing.

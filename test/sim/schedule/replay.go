@@ -27,8 +27,8 @@ func Finish() (summary Summary, recorded int) {
 	return summary, recorded
 }
 
-// Calm draws no more stops, delays and demotions. Those that are under way go on. Calm does not cancel StopAfter and DelayAfter: they still take effect
-// when their points are passed.
+// Calm ends the drawing of stops, delays and demotions. Those that are under way go on. Calm does not cancel StopAfter and DelayAfter: they still take
+// effect when their points are passed.
 func Calm() { simCalm() }
 
 // Enter puts the calling goroutine into a group, from 1 to MaxGroup, or 0 for none.

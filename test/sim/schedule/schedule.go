@@ -23,7 +23,8 @@ const (
 // MaxGroup is the largest number of a group.
 const MaxGroup = 15
 
-// Settings are what the order of a run is drawn by. Probabilities are of one synchronisation point, from 0 to 1, and together less than 1.
+// Settings say how the order of a run is drawn. Stop, Delay, Demote and Yield are probabilities of what happens at one synchronisation point. Their sum
+// is less than 1.
 type Settings struct {
 	Seed   uint64
 	Pick   Pick
@@ -31,13 +32,13 @@ type Settings struct {
 	Delay  float64 // the goroutine sleeps for up to Longest, as on a slow core, or after a page fault
 	Demote float64 // the goroutine gets a priority below all others (with PickHighest)
 	Yield  float64 // other goroutines run first
-	Behind float64 // that a goroutine that is woken does not run next; of wakings (with PickFirst)
+	Behind float64 // probability that a goroutine that is woken does not run next (with PickFirst)
 	// Longest bounds stops and delays, in virtual time. Their logarithm is uniform between 50 µs and Longest.
 	Longest time.Duration
 }
 
-// Draw draws settings from a schedule's seed and from the seed of the faults: each schedule is another one for each seed. Schedule 0
-// is Go's own order.
+// Draw draws settings from a schedule's seed and from the seed of the faults: the same schedule gives other settings with another seed.
+// Schedule 0 is Go's own order.
 func Draw(seed, schedule uint64) Settings {
 	r := rand.New(rand.NewPCG(schedule, seed))
 	s := Settings{Seed: r.Uint64()}
@@ -62,6 +63,7 @@ func (s Settings) String() string {
 		pick, s.Stop, s.Delay, s.Demote, s.Yield, s.Behind, s.Longest)
 }
 
+// shortest is the shortest stop or delay. It has the value of simShort in golib/runtime.go.txt.
 const shortest = 50 * time.Microsecond
 
 // runtimeSettings has the layout of simSettings in golib/runtime.go.txt.
@@ -89,33 +91,33 @@ func (s *Settings) forRuntime() runtimeSettings {
 type Switch struct {
 	Goroutine uint64 // its number in the run
 	Now       uint64 // virtual time, nanoseconds since 1970
-	State     uint64 // of the generator
+	State     uint64 // state of the run's random generator
 	Start     uint64 // program counter of its first function
-	PC        uint64 // where it goes on
+	PC        uint64 // program counter at which it goes on
 	Frames    [11]uint64
 }
 
-// Summary is what a run was. Two runs of the same binary with the same seeds have the same.
+// Summary describes a run. Two runs of the same binary with the same seeds have the same summary.
 type Summary struct {
-	Switches uint64 // to goroutines
+	Switches uint64 // switches to goroutines
 	Points   uint64 // synchronisation points that were passed
-	Stops    uint64 // of groups, drawn at a point
-	Delays   uint64 // of goroutines
-	Hash     uint64 // of all switches
+	Stops    uint64 // stops of groups that were drawn at a point
+	Delays   uint64 // delays of goroutines that were drawn at a point
+	Hash     uint64 // hash over all switches
 }
 
 // aside has the value of simAside in golib/runtime.go.txt.
 const aside = 1 << 16
 
-// Quiet runs a function that passes no synchronisation points and draws nothing from the run's seed: what it does, such as logging,
-// changes no schedule. It must not block.
+// Quiet runs f. Meanwhile the goroutine passes no synchronisation points and draws nothing from the run's seed, so that f, which may log
+// for instance, does not change the schedule. f must not block.
 func Quiet(f func()) {
 	quiet(1 + aside)
 	defer quiet(-1 - aside)
 	f()
 }
 
-// Mutex is a mutex of the simulation itself: no goroutine stops at it, or while it holds it. It must not be held while its holder blocks.
+// Mutex is a mutex for state of the simulation itself: a goroutine is not stopped when it locks it, or while it holds it. Its holder must not block.
 type Mutex struct{ mu sync.Mutex }
 
 // Lock locks m.

@@ -30,8 +30,8 @@ type options struct {
 	report              string
 	patience            time.Duration
 	verbose             bool
-	known               bool
-	switches            string // file for the switches of a run
+	known               bool   // also run the pairs of pairs.txt
+	switches            string // file for the switches between goroutines of a run
 	mutants, mode       string
 }
 
@@ -114,7 +114,7 @@ func (o *options) simulate(ctx context.Context, folder string) error {
 	err = o.runAll(ctx, binary, pairs, func(r *sim.Result) bool {
 		total.add(r, known)
 		if len(r.Violations) == 0 && len(pairs) > 1 {
-			_ = os.RemoveAll(o.folder(pair{r.Seed, r.Schedule})) // there is nothing to understand
+			_ = os.RemoveAll(o.folder(pair{r.Seed, r.Schedule})) // the run has passed: there is nothing to report
 		}
 		verdict := "FAILED"
 		if known[pair{r.Seed, r.Schedule}].open {

@@ -43,7 +43,7 @@ func (o *options) wanted() (wanted []mutants.Mutant, err error) {
 // hunt shows for each mutant how many runs it took to catch it. The unbroken product has to pass the run that catches it.
 func (o *options) hunt(ctx context.Context, folder string) error {
 	if o.ingest == "" {
-		o.ingest = "everywhere" // what most of them break is in the way that requests are held
+		o.ingest = "everywhere" // most of them break how each node holds the requests that it has received
 	}
 	o.report = ""
 	wanted, err := o.wanted()
@@ -77,7 +77,7 @@ func (o *options) hunt(ctx context.Context, folder string) error {
 	return nil
 }
 
-// catch runs pairs until one catches the mutant and not the unbroken product.
+// catch runs pairs until one fails with the mutant and passes with the unbroken product.
 func (o *options) catch(ctx context.Context, folder, whole string, m mutants.Mutant) (caught *sim.Result, tried int, err error) {
 	binary, err := build(ctx, folder, m)
 	if err != nil {

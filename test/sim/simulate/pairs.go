@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// pairs.txt names the runs that showed a failure when it was found. A run that still shows one that is known and not mended says
-// open and the checks that find it; nothing else may fail.
+// pairs.txt lists runs, each with the failure that it showed in the build in which it was found. A line is open while its failure is
+// known and not mended. Its run must then fail in exactly the checks that the line names.
 //
 //go:embed pairs.txt
 var pairsFile string
 
-// finding is what a run showed.
+// finding is the failure that pairs.txt lists for a run.
 type finding struct {
-	open   bool
-	checks []string // that find it, sorted
+	open   bool     // it is not mended
+	checks []string // the checks that find it, sorted
 	name   string
 }
 

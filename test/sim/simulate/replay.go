@@ -68,7 +68,7 @@ func (o *options) twice(ctx context.Context, folder, program string, p pair) (st
 	var files [2]string
 	for i := range results {
 		again := *o
-		if again.verbose = i == 1; again.verbose { // whatever is written down changes nothing
+		if again.verbose = i == 1; again.verbose { // what is logged must not change the run
 			again.report = filepath.Join(folder, "report")
 		}
 		again.switches = filepath.Join(folder, fmt.Sprintf("switches-%d-%d-%d", p.seed, p.schedule, i))
@@ -80,7 +80,7 @@ func (o *options) twice(ctx context.Context, folder, program string, p pair) (st
 		results[i], files[i] = result, again.switches
 	}
 	for _, result := range results {
-		if result.Summary == (schedule.Summary{}) { // it did not come to its end
+		if result.Summary == (schedule.Summary{}) { // the run did not finish
 			err := fmt.Errorf("seed %d, schedule %d: %s", p.seed, p.schedule, result.Violations[0].Text)
 			return err.Error(), err
 		}
@@ -166,7 +166,7 @@ func describe(symbols *gosym.Table, encoded []byte) string {
 	if _, err := binary.Decode(encoded, binary.LittleEndian, &s); err != nil {
 		return "\t" + err.Error() + "\n"
 	}
-	const begin = 946684800 * 1e9 // of virtual time
+	const begin = 946684800 * 1e9 // where virtual time begins: 2000-01-01 in nanoseconds since 1970
 	var b strings.Builder
 	fmt.Fprintf(&b, "\tgoroutine %d after %.6f s, generator at %016x\n", s.Goroutine, (float64(s.Now)-begin)/1e9, s.State)
 	for _, pc := range append([]uint64{s.PC}, s.Frames[:]...) {

@@ -21,7 +21,7 @@ import (
 // pair is a run: the seed of what happens, and the seed of the order in which goroutines run.
 type pair struct{ seed, schedule uint64 }
 
-// pairs returns what was asked for.
+// pairs returns the pairs that the flags ask for.
 func (o *options) pairs() (pairs []pair) {
 	for seed := o.first; seed < o.first+o.seeds; seed++ {
 		for schedule := o.schedule; schedule < o.schedule+o.schedules; schedule++ {
@@ -73,7 +73,7 @@ func (o *options) run(ctx context.Context, binary string, p pair) (*sim.Result, 
 	}
 	var output strings.Builder
 	command.Stdout, command.Stderr = &output, &output
-	failed := command.Run() // the result tells of violations
+	failed := command.Run() // the result lists the violations
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -83,7 +83,7 @@ func (o *options) run(ctx context.Context, binary string, p pair) (*sim.Result, 
 			if err := json.Unmarshal([]byte(encoded), result); err != nil {
 				return nil, fmt.Errorf("the result of seed %d, schedule %d: %w", p.seed, p.schedule, err)
 			}
-			if failed != nil && len(result.Violations) == 0 { // goroutines that were left, for instance
+			if failed != nil && len(result.Violations) == 0 { // for instance because goroutines were left over
 				result.Violations = append(result.Violations, history.Violation{Check: "end", Text: firstLines(output.String())})
 			}
 			return result, nil
@@ -92,7 +92,7 @@ func (o *options) run(ctx context.Context, binary string, p pair) (*sim.Result, 
 	text := output.String()
 	if o.report != "" {
 		if err := os.MkdirAll(o.folder(p), 0o755); err == nil {
-			_ = os.WriteFile(filepath.Join(o.folder(p), "output.txt"), []byte(text), 0o600) // the error that counts is the other
+			_ = os.WriteFile(filepath.Join(o.folder(p), "output.txt"), []byte(text), 0o600) // the error that matters is in the result
 		}
 	}
 	config := sim.Config{Seed: p.seed, Schedule: p.schedule, Duration: o.duration, Nodes: o.nodes, Ingest: o.ingest, Kinds: o.kinds, Without: o.without}
@@ -107,7 +107,7 @@ func firstLines(text string) string {
 	return text[:min(len(text), most)]
 }
 
-// runAll runs pairs until all are done, or tell says that it is enough.
+// runAll runs pairs, as many at a time as there are workers, until all are done or tell returns false. tell gets each result, one at a time.
 func (o *options) runAll(ctx context.Context, binary string, pairs []pair, tell func(*sim.Result) bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -12,7 +12,8 @@ import (
 	"holdfast/test/sim"
 )
 
-// attempts is how many schedules a smaller run is tried with: what is left out changes who runs when, and a failure may need luck.
+// attempts is how many schedules are tried with a smaller run. What is left out changes the order of goroutines, so the failure may need another
+// schedule.
 const attempts = 6
 
 // errNothingFails says that there is nothing to make smaller.
@@ -68,7 +69,7 @@ func (o *options) shrink(ctx context.Context, folder string) error {
 
 // failsWithSomeSchedule runs a pair, and other schedules of its seed, and returns the first result that fails in a check, or nil.
 func (o *options) failsWithSomeSchedule(ctx context.Context, binary string, p pair, check string) (found *sim.Result, runs int) {
-	const apart = 1_000_003 // between the numbers of two schedules
+	const apart = 1_000_003 // distance between the numbers of two schedules
 	for from := 0; from < attempts && found == nil && ctx.Err() == nil; from += o.workers {
 		var pairs []pair
 		for i := from; i < min(from+o.workers, attempts); i++ {
@@ -90,10 +91,11 @@ func (o *options) failsWithSomeSchedule(ctx context.Context, binary string, p pa
 // shrinker makes a failing run smaller.
 type shrinker struct {
 	fails    func(duration time.Duration, without []string) bool
-	duration time.Duration // the shortest with which it fails
-	without  []string      // what need not be there
+	duration time.Duration // the shortest with which the run still fails
+	without  []string      // faults and clients without which it still fails
 }
 
+// try reports whether a smaller run fails. If so, it becomes the smallest.
 func (s *shrinker) try(duration time.Duration, without []string) bool {
 	if !s.fails(duration, without) {
 		return false

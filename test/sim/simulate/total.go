@@ -21,25 +21,26 @@ type total struct {
 	kinds      map[string]int
 	faults     map[string]int
 	allFaults  int
-	ordered    int
-	complete   int
-	expected   int
-	repeated   int
-	stops      uint64 // of nodes between two synchronisation points
-	delays     uint64
-	known      map[string]int // runs that showed a finding that is not mended
-	scans      int            // of pages
-	pages      int
-	sums       int // of all accounts of a bank, checked
-	undecided  int
-	recovered  time.Duration // the longest
+	ordered    int            // runs in which the order of each client was checked
+	complete   int            // runs in which no notification was allowed to be missing
+	expected   int            // notifications that had to come
+	repeated   int            // notifications that came again
+	stops      uint64         // how often a node was stopped at a synchronisation point
+	delays     uint64         // how often one goroutine was delayed there
+	known      map[string]int // how many runs showed a finding that is not mended, by its name
+	scans      int            // scans that were checked
+	pages      int            // pages of these scans
+	sums       int            // sums of all accounts of a bank that were checked
+	undecided  int            // keys that could not be checked in time
+	recovered  time.Duration  // the longest time until service was back
 }
 
 func newTotal() *total {
 	return &total{kinds: make(map[string]int), faults: make(map[string]int), known: make(map[string]int)}
 }
 
-// add counts a run. One that shows a finding that is known and not mended has not failed, and one that shows it no more has.
+// add counts a run. A run that pairs.txt lists as open must show its finding, a failure that is known and not mended. It counts as failed if it does
+// not, or if it fails in other checks.
 func (t *total) add(r *sim.Result, known map[pair]finding) {
 	t.runs++
 	t.virtual += r.Virtual
@@ -114,7 +115,7 @@ func (t *total) print(w io.Writer, took time.Duration) {
 	})
 }
 
-// printFailures says at the very end, where a log that was cut still shows it, what each failed run broke.
+// printFailures prints what each failed run violated. It comes at the very end, so that a log that was truncated still shows it.
 func (t *total) printFailures(w io.Writer) {
 	const longest = 1500 // bytes of one violation: the whole of it is in the report
 	flushed(w, func(b *bufio.Writer) {
@@ -127,14 +128,14 @@ func (t *total) printFailures(w io.Writer) {
 	})
 }
 
-// What a run has to reach to count: less would find nothing.
+// What all runs together have to reach: with less they would find nothing.
 const (
-	leastOperations = 20 // a virtual second
-	mostBetween     = 10 * time.Second
-	manySeeds       = 20 // with this many runs or more, enough of them must have been checked in full
+	leastOperations = 20               // operations per virtual second
+	mostBetween     = 10 * time.Second // mean time between two faults
+	manySeeds       = 20               // with this many runs or more, enough of them must have been checked in full
 )
 
-// enough returns an error when there was too little to see.
+// enough returns an error if the runs did or checked too little.
 func (t *total) enough() error {
 	switch {
 	case t.perSecond() < leastOperations:
