@@ -159,8 +159,8 @@ func (c *Client) forget(waiting *call) bool {
 	return waiting.sent
 }
 
-// answered matches a reply with its request.
-func (c *Client) answered(p *paho.Publish) {
+// handleReply matches a reply with its request.
+func (c *Client) handleReply(p *paho.Publish) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	waiting, ok := c.pending[string(p.Properties.CorrelationData)]

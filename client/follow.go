@@ -196,12 +196,12 @@ func (f *Follower) run(ctx context.Context) {
 				f.end(f.watcher.Err())
 				return
 			}
-			f.notified(event)
+			f.applyEvent(event)
 			due = due || event.Kind == EventGap
 		case read, open := <-results:
 			switch {
 			case open:
-				f.read(read)
+				f.applyRead(read)
 			case ctx.Err() != nil:
 				f.end(nil)
 				return
@@ -236,21 +236,21 @@ func (f *Follower) end(err error) {
 	}
 }
 
-func (f *Follower) notified(event Event) {
+func (f *Follower) applyEvent(event Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.processed++
 	if event.Kind == EventGap {
 		f.gaps++
-	} else if f.copy.notified(event) {
+	} else if f.copy.applyNotification(event) {
 		f.changedLocked(event.Key)
 	}
 }
 
-func (f *Follower) read(r reading) {
+func (f *Follower) applyRead(r reading) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.copy.read(r.key, r.item, r.absent) {
+	if f.copy.applyRead(r.key, r.item, r.absent) {
 		f.changedLocked(r.key)
 	}
 }

@@ -57,8 +57,8 @@ func (f *followed) deleteUnseen(key string) {
 	f.newest = Version{}
 }
 
-// notified applies a notification to the copy, and reports whether the copy changed.
-func (f *followed) notified(event Event) bool {
+// applyNotification applies a notification to the copy, and reports whether the copy changed.
+func (f *followed) applyNotification(event Event) bool {
 	item, known := f.items[event.Key]
 	fresh := f.newest.Before(event.Version)
 	if fresh {
@@ -85,8 +85,8 @@ func (f *followed) notified(event Event) bool {
 	return true
 }
 
-// read applies the result of a read in this pass to the copy, and reports whether the copy changed. absent says that the key had no value.
-func (f *followed) read(key string, found Item, absent bool) bool {
+// applyRead applies the result of a applyRead in this pass to the copy, and reports whether the copy changed. absent says that the key had no value.
+func (f *followed) applyRead(key string, found Item, absent bool) bool {
 	item, known := f.items[key]
 	_, seen := f.pass.seen[key]
 	switch {

@@ -37,7 +37,7 @@ func TestFollowedCopyEqualsTheStore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &followedStore{t: t, items: make(map[string]Item)}
 		f := newFollowed()
-		deliver := func(number int) { f.notified(s.notifications[number]) }
+		deliver := func(number int) { f.applyNotification(s.notifications[number]) }
 		deliverNext := func() {
 			if s.delivered < len(s.notifications) {
 				deliver(s.delivered)
@@ -81,7 +81,7 @@ func TestFollowedCopyEqualsTheStore(t *testing.T) {
 						at := rapid.IntRange(0, len(underWay)-1).Draw(t, "which")
 						r := underWay[at]
 						underWay = slices.Delete(underWay, at, at+1)
-						f.read(r.key, r.item, r.gone)
+						f.applyRead(r.key, r.item, r.gone)
 					}
 				}
 			}
@@ -111,23 +111,23 @@ func TestFollowedCopyTakesWhatAPassReads(t *testing.T) {
 		return Event{Kind: EventSet, Key: "k", Value: []byte(value), Version: version(n)}
 	}
 	f := newFollowed()
-	f.notified(set("new", 9))
+	f.applyNotification(set("new", 9))
 	f.beginPass(true)
-	if !f.read("k", Item{[]byte("old"), version(3)}, false) || string(f.items["k"].Value) != "old" {
+	if !f.applyRead("k", Item{[]byte("old"), version(3)}, false) || string(f.items["k"].Value) != "old" {
 		t.Errorf("after the pass: %q", f.items["k"].Value)
 	}
 	if deleted := f.endPass(); len(deleted) != 0 {
 		t.Errorf("deleted: %q", deleted)
 	}
-	if !f.notified(set("of another cluster, whose clock is behind", 5)) || f.items["k"].Version != version(5) {
+	if !f.applyNotification(set("of another cluster, whose clock is behind", 5)) || f.items["k"].Version != version(5) {
 		t.Errorf("a change after the pass: %v", f.items["k"].Version)
 	}
-	f.notified(set("of the first again", 9))
+	f.applyNotification(set("of the first again", 9))
 	for name, read := range map[string]Version{"the same value": version(6), "the value before": version(5)} {
-		f.notified(set("of the first again", 9))
+		f.applyNotification(set("of the first again", 9))
 		f.beginPass(true)
-		f.notified(set("of another cluster", 6))
-		f.read("k", Item{[]byte("read"), read}, false)
+		f.applyNotification(set("of another cluster", 6))
+		f.applyRead("k", Item{[]byte("read"), read}, false)
 		if f.endPass(); f.items["k"].Version != version(6) {
 			t.Errorf("a key that was notified before a read returned %s: %v", name, f.items["k"].Version)
 		}
@@ -143,15 +143,15 @@ func TestRepeatedNotificationsBringNothingBack(t *testing.T) {
 	version := Version{Wall: 1, NodeID: "StateStore"}
 	set, deleted := Event{Kind: EventSet, Key: "k", Version: version}, Event{Kind: EventDeleted, Key: "k", Version: version}
 	f := newFollowed()
-	if !f.notified(set) || !f.notified(deleted) {
+	if !f.applyNotification(set) || !f.applyNotification(deleted) {
 		t.Error("the first of each is news")
 	}
-	if f.notified(set) || f.notified(deleted) || len(f.items) != 0 {
+	if f.applyNotification(set) || f.applyNotification(deleted) || len(f.items) != 0 {
 		t.Errorf("a repeated one is news: %v", f.items)
 	}
 	late := newFollowed() // the SET was notified before
-	late.notified(deleted)
-	if late.notified(set) {
+	late.applyNotification(deleted)
+	if late.applyNotification(set) {
 		t.Error("a SET that comes after its deletion is news")
 	}
 }
@@ -162,13 +162,13 @@ func TestEmptyCopyFollowsAnotherCluster(t *testing.T) {
 	f := newFollowed()
 	f.beginPass(true)
 	f.endPass()
-	f.notified(Event{Kind: EventSet, Key: "a", Version: version(1000)})
-	f.notified(Event{Kind: EventDeleted, Key: "a", Version: version(1000)})
+	f.applyNotification(Event{Kind: EventSet, Key: "a", Version: version(1000)})
+	f.applyNotification(Event{Kind: EventDeleted, Key: "a", Version: version(1000)})
 	f.beginPass(true)
-	f.read("x", Item{Value: []byte("1"), Version: version(10)}, false)
-	f.notified(Event{Kind: EventSet, Key: "during the pass", Version: version(11)})
+	f.applyRead("x", Item{Value: []byte("1"), Version: version(10)}, false)
+	f.applyNotification(Event{Kind: EventSet, Key: "during the pass", Version: version(11)})
 	f.endPass()
-	f.notified(Event{Kind: EventSet, Key: "x", Value: []byte("2"), Version: version(12)})
+	f.applyNotification(Event{Kind: EventSet, Key: "x", Value: []byte("2"), Version: version(12)})
 	if _, found := f.items["during the pass"]; !found || string(f.items["x"].Value) != "2" {
 		t.Errorf("%q", f.items)
 	}

@@ -178,9 +178,9 @@ func (s *session) received(m mqttconn.Message) {
 // deliver hands a reply to its call, or a notification to its watchers.
 func (c *Client) deliver(p *paho.Publish) {
 	if p.Topic == c.responseTopic {
-		c.answered(p)
+		c.handleReply(p)
 	} else if rest, ok := strings.CutPrefix(p.Topic, topics.Notifications); ok {
-		c.notified(rest, p)
+		c.handleNotification(rest, p)
 	}
 }
 

@@ -297,8 +297,8 @@ func (c *Client) handleKeyNotify(watched subject, missed []*Watcher, session *se
 	}
 }
 
-// notified gives a notification to the watchers of its key, and of patterns that the key matches. suffix is what follows topics.Notifications in its topic.
-func (c *Client) notified(suffix string, p *paho.Publish) {
+// handleNotification gives a notification to the watchers of its key, and of patterns that the key matches. suffix is what follows topics.Notifications in its topic.
+func (c *Client) handleNotification(suffix string, p *paho.Publish) {
 	_, encoded, ok := strings.Cut(suffix, "/command/notify/")
 	key, err := hex.DecodeString(encoded)
 	if !ok || err != nil {

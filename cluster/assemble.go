@@ -25,7 +25,7 @@ type InitialMember struct {
 }
 
 // Newcomer is a node without Raft state that is about to bootstrap or to join a cluster. It answers the calls of other nodes until its Node is open.
-// Assemble is called once. Waiting, Handle and Standing are safe for concurrent use, also while Assemble runs. Only Assemble uses Peers, and replaces it
+// Assemble is called once. WaitReason, Handle and Standing are safe for concurrent use, also while Assemble runs. Only Assemble uses Peers, and replaces it
 // after a Reload.
 type Newcomer struct {
 	ID      raft.ServerID
@@ -35,12 +35,12 @@ type Newcomer struct {
 	Reload func() ([]InitialMember, error)
 	Log    interface{ Info(string, ...any) }
 
-	waiting atomic.Pointer[string]
+	waitReason atomic.Pointer[string]
 }
 
-// Waiting returns why the node is not in a cluster yet: the last error of Assemble's attempts, or an empty string before the first one.
-func (c *Newcomer) Waiting() string {
-	if reason := c.waiting.Load(); reason != nil {
+// WaitReason returns why the node is not in a cluster yet: the last error of Assemble's attempts, or an empty string before the first one.
+func (c *Newcomer) WaitReason() string {
+	if reason := c.waitReason.Load(); reason != nil {
 		return *reason
 	}
 	return ""
@@ -79,7 +79,7 @@ func (c *Newcomer) Assemble(ctx context.Context, client peer.Client) ([]raft.Ser
 		if err != nil && err.Error() != last && ctx.Err() == nil {
 			last = err.Error()
 			reason := last
-			c.waiting.Store(&reason)
+			c.waitReason.Store(&reason)
 			c.Log.Info("waiting for the cluster", "reason", last)
 		}
 		select {

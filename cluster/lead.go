@@ -47,7 +47,7 @@ func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, st
 		term: term,
 		proposer: propose.New(l.proposals, propose.Environment{
 			Submit: l.submit, Status: l.self.replica.Status, Failed: l.commands.failed, Monotonic: l.env.Clock.Monotonic, ClusterClock: l.clock.now,
-			StorageLow: func() bool { return l.self.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.env.Metrics.proposed, Log: l.env.Log,
+			StorageLow: func() bool { return l.self.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.env.Metrics.observeEntry, Log: l.env.Log,
 		}, propose.Leadership{Term: term, StartMonotonic: startMonotonic, StartClusterTime: startClusterTime}),
 		reader: readindex.New(reads), scanner: readindex.New(scans),
 	}

@@ -61,13 +61,13 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) proposed(commands, bytes int) {
+func (m *Metrics) observeEntry(commands, bytes int) {
 	m.entries.Inc()
 	m.commands.Add(float64(commands))
 	m.entryBytes.Observe(float64(bytes))
 }
 
-func (m *Metrics) applied(outcome *fsm.EntryOutcome, took time.Duration) {
+func (m *Metrics) observeApply(outcome *fsm.EntryOutcome, took time.Duration) {
 	m.applySeconds.Observe(took.Seconds())
 	m.droppedNotifications.Add(float64(outcome.Dropped))
 	if outcome.Skipped {
@@ -86,7 +86,7 @@ func (m *Metrics) setLeading(leads bool) {
 	m.leader.Set(0)
 }
 
-func (m *Metrics) stored(what string, took time.Duration) {
+func (m *Metrics) observeStoreCall(what string, took time.Duration) {
 	m.storeSeconds.WithLabelValues(what).Observe(took.Seconds())
 }
 

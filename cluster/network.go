@@ -15,10 +15,10 @@ import (
 // Network connects members that run in one process. Raft uses its in-memory transport, and the members call each other by function calls. It is safe for
 // concurrent use.
 type Network struct {
-	mu      sync.Mutex
-	http    map[raft.ServerID]*pipeListener
-	members map[raft.ServerID]*Node
-	wires   []*raft.InmemTransport
+	mu         sync.Mutex
+	http       map[raft.ServerID]*pipeListener
+	members    map[raft.ServerID]*Node
+	transports []*raft.InmemTransport
 }
 
 // NewNetwork returns a network without members.
@@ -29,11 +29,11 @@ func (n *Network) Transport(id raft.ServerID, timing Timing) raft.Transport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	_, wire := raft.NewInmemTransportWithTimeout(raft.ServerAddress(id), timing.Election)
-	for _, other := range n.wires {
+	for _, other := range n.transports {
 		other.Connect(wire.LocalAddr(), wire)
 		wire.Connect(other.LocalAddr(), other)
 	}
-	n.wires = append(n.wires, wire)
+	n.transports = append(n.transports, wire)
 	return &networkTransport{InmemTransport: wire, leave: n.leave}
 }
 
@@ -43,10 +43,10 @@ func (n *Network) leave(gone *raft.InmemTransport) {
 	defer n.mu.Unlock()
 	delete(n.members, raft.ServerID(gone.LocalAddr()))
 	delete(n.http, raft.ServerID(gone.LocalAddr()))
-	for _, other := range n.wires {
+	for _, other := range n.transports {
 		other.Disconnect(gone.LocalAddr())
 	}
-	n.wires = slices.DeleteFunc(n.wires, func(w *raft.InmemTransport) bool { return w == gone })
+	n.transports = slices.DeleteFunc(n.transports, func(w *raft.InmemTransport) bool { return w == gone })
 }
 
 // networkTransport leaves the network when it is closed, so that new calls to it fail at once. It embeds the transport itself, not the interface,

@@ -86,10 +86,10 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 		n.replica.Halt()
 		n.env.Exit(err)
 	}
-	guard := raftlog.Guard{Deadline: config.Timing.DiskDeadline, Exit: exit, ObserveCall: n.env.Metrics.stored}
+	guard := raftlog.Guard{Deadline: config.Timing.DiskDeadline, Exit: exit, ObserveCall: n.env.Metrics.observeStoreCall}
 	raftLog := raftlog.NewCheckedLog(n.env.Stores.Log, guard, config.CacheBytes)
 	n.replica = replica.New(replica.Environment{
-		Applied: n.commands.applied, Restored: n.commands.observer.Restored, ObserveApply: n.env.Metrics.applied, WallAdvanced: n.clock.observeLogWall, Exit: n.env.Exit,
+		Applied: n.commands.applied, Restored: n.commands.observer.Restored, ObserveApply: n.env.Metrics.observeApply, WallAdvanced: n.clock.observeLogWall, Exit: n.env.Exit,
 		Monotonic: n.env.Clock.Monotonic,
 		Pause: func(d time.Duration) {
 			if n.replica.BytesSinceSnapshot() >= 2*maxLogFactor*config.SnapshotBytes {

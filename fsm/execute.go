@@ -32,13 +32,13 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 	case KindGet:
 		*result = m.Read(command)
 	default:
-		m.request(position, command, storageLow, outcome)
+		m.executeOnce(position, command, storageLow, outcome)
 	}
 	m.mixIntoStateHash('C', uint64(command.Kind), uint64(result.Code), uint64(result.Error), uint64(result.version.Wall), result.version.Counter)
 }
 
-// request runs a client's write and remembers its outcome. For a copy of a remembered request the result is that outcome, and the copy has no effect.
-func (m *Machine) request(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
+// executeOnce runs a client's write and remembers its outcome. For a copy of a remembered executeOnce the result is that outcome, and the copy has no effect.
+func (m *Machine) executeOnce(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
 	result := &outcome.Results[position]
 	if command.ID.IsZero() {
 		m.write(position, command, storageLow, outcome)
@@ -55,7 +55,7 @@ func (m *Machine) request(position int, command *Command, storageLow bool, outco
 		return
 	}
 	m.write(position, command, storageLow, outcome)
-	m.dedup.put(dedupEntryOf(command.ID, m.index, m.now+command.Lifetime, client, result), keep(command.ID, client, result.Replies))
+	m.dedup.put(dedupEntryOf(command.ID, m.index, m.now+command.Lifetime, client, result), keptRepliesOf(command.ID, client, result.Replies))
 }
 
 // prolong extends the dedup entry to this copy's lifetime: another member may receive this copy after the first lifetime has

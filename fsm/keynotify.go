@@ -82,7 +82,7 @@ const anyAge = math.MaxUint64
 // watchEnd ends one watch for an operator. For a notification without a subscriber it ends the client's watches of the key, and of patterns that match
 // the key. Of these, watches that were made or renewed less than watchGrace before the change stay.
 func (m *Machine) watchEnd(command *Command) {
-	if found, ok := m.watches.find(command.watchID()); ok && command.isEndOf(found) {
+	if found, ok := m.watches.find(command.watchID()); ok && command.mayEnd(found) {
 		m.endWatch(found)
 	}
 	clientID := command.Principal.ClientID
@@ -91,14 +91,14 @@ func (m *Machine) watchEnd(command *Command) {
 	}
 	matching, _ := m.watches.patterns.appendMatching(nil, string(command.Key))
 	for _, w := range matching {
-		if w.clientID == clientID && command.isEndOf(w.watch) {
+		if w.clientID == clientID && command.mayEnd(w.watch) {
 			m.endWatch(w.watch)
 		}
 	}
 }
 
-// isEndOf reports whether the age of a watch lets a WatchEnd end it.
-func (c *Command) isEndOf(w *watch) bool {
+// mayEnd reports whether the age of a watch lets a WatchEnd end it.
+func (c *Command) mayEnd(w *watch) bool {
 	return c.NotificationIndex == anyAge || w.index < c.NotificationIndex && w.renewed+watchGrace <= c.ChangedAt
 }
 

@@ -188,7 +188,7 @@ func (m *Machine) emitEvent(outcome *EntryOutcome, position int, changed *record
 	}
 	outcome.Events = append(outcome.Events, event)
 	m.unpublished.add(event)
-	outcome.Dropped += m.unpublished.bound(&m.settings.Limits)
+	outcome.Dropped += m.unpublished.dropExcess(&m.settings.Limits)
 	if givenUp := len(outcome.Events) - len(m.unpublished.events); givenUp > 0 { // this entry alone is over the bound
 		outcome.Events = outcome.Events[givenUp:]
 	}

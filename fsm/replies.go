@@ -59,8 +59,8 @@ func (u *usage) isBelow(client uint64, most int64) bool {
 	return u.bytes < most && u.perClient[client] < most/clientShareDivisor
 }
 
-// keep returns what is remembered of the results of operations, nil if there are none. The values are copied: they would keep whole records in memory.
-func keep(id RequestID, client uint64, results []Result) *keptReplies {
+// keptRepliesOf returns what is remembered of the results of operations, nil if there are none. The values are copied: they would keptRepliesOf whole records in memory.
+func keptRepliesOf(id RequestID, client uint64, results []Result) *keptReplies {
 	if len(results) == 0 {
 		return nil
 	}

@@ -30,8 +30,8 @@ func (u *unpublished) release(index uint64) {
 	}
 }
 
-// bound drops the oldest events until the list is within the limits, and returns the number of dropped notifications.
-func (u *unpublished) bound(limits *Limits) int {
+// dropExcess drops the oldest events until the list is within the limits, and returns the number of dropped notifications.
+func (u *unpublished) dropExcess(limits *Limits) int {
 	before := u.notifications
 	for len(u.events) > 0 && (int64(u.notifications) > limits.UnpublishedNotifications || u.bytes > limits.UnpublishedBytes) {
 		u.removeFirst()

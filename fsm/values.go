@@ -112,9 +112,9 @@ func (v *values) find(key []byte) (*record, bool) {
 func (v *values) put(r *record) {
 	old, replaced := v.byKey.Set(r)
 	if replaced {
-		v.forget(old)
+		v.removeDerived(old)
 	}
-	v.count(r)
+	v.addDerived(r)
 	hash := xxhash.Sum64String(r.key()) & v.hashMask
 	part := v.index.part(hash)
 	switch indexed, taken := part[hash]; {
@@ -133,11 +133,11 @@ func (v *values) set(found *record, key, value []byte, version hlc.Clock, deadli
 		v.put(added)
 		return added
 	}
-	v.forget(found)
+	v.removeDerived(found)
 	*found = record{ // newRecord would allocate another
 		data: join(key, value), keySize: found.keySize, wall: version.Wall, counter: uint32(version.Counter), deadline: deadline, token: token,
 	}
-	v.count(found)
+	v.addDerived(found)
 	return found
 }
 
@@ -146,7 +146,7 @@ func (v *values) delete(r *record) {
 	if !deleted {
 		return
 	}
-	v.forget(old)
+	v.removeDerived(old)
 	hash := xxhash.Sum64String(old.key()) & v.hashMask
 	if part := v.index.part(hash); part[hash] == old {
 		delete(part, hash)
@@ -155,16 +155,16 @@ func (v *values) delete(r *record) {
 	}
 }
 
-// count adds a record to bytes and to byDeadline. The caller updates byKey and index.
-func (v *values) count(r *record) {
+// addDerived adds a record to bytes and to byDeadline. The caller updates byKey and index.
+func (v *values) addDerived(r *record) {
 	v.bytes += int64(len(r.data))
 	if r.deadline != noDeadline {
 		v.byDeadline.Set(r)
 	}
 }
 
-// forget subtracts a record from bytes and removes it from byDeadline. The caller updates byKey and index.
-func (v *values) forget(old *record) {
+// removeDerived subtracts a record from bytes and removes it from byDeadline. The caller updates byKey and index.
+func (v *values) removeDerived(old *record) {
 	v.bytes -= int64(len(old.data))
 	if old.deadline != noDeadline {
 		v.byDeadline.Delete(old)

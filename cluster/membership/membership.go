@@ -59,19 +59,21 @@ type Environment struct {
 
 // Membership changes who is a member, who votes and who leads. All methods are safe for concurrent use.
 type Membership struct {
-	env       Environment
-	changing  chan struct{} // full while the lock is held
-	transfers failedTransfers
+	env        Environment
+	changeLock chan struct{} // full while the lock is held
+	transfers  failedTransfers
 }
 
 // New returns the membership as one member sees and changes it.
-func New(env Environment) *Membership { return &Membership{env: env, changing: make(chan struct{}, 1)} }
+func New(env Environment) *Membership {
+	return &Membership{env: env, changeLock: make(chan struct{}, 1)}
+}
 
 // Lock excludes other membership changes by this node, restores, and increases of the log version, until Unlock. If the context ends first, the error
 // wraps peer.ErrNotDone.
 func (m *Membership) Lock(ctx context.Context) error {
 	select {
-	case m.changing <- struct{}{}:
+	case m.changeLock <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("%w: another change of the cluster is under way: %w", peer.ErrNotDone, ctx.Err())
@@ -81,7 +83,7 @@ func (m *Membership) Lock(ctx context.Context) error {
 // TryLock is Lock without waiting, and reports whether it succeeded.
 func (m *Membership) TryLock() bool {
 	select {
-	case m.changing <- struct{}{}:
+	case m.changeLock <- struct{}{}:
 		return true
 	default:
 		return false
@@ -89,4 +91,4 @@ func (m *Membership) TryLock() bool {
 }
 
 // Unlock releases the lock.
-func (m *Membership) Unlock() { <-m.changing }
+func (m *Membership) Unlock() { <-m.changeLock }

@@ -144,7 +144,7 @@ func (t *Transport) hasEntry(ctx context.Context, request *raft.InstallSnapshotR
 			return false, answer, ok
 		case request.LastLogIndex <= index: // an entry that this node's snapshot covers is committed
 			return true, answer, true
-		case request.LastLogIndex > t.running.Load().LastIndex():
+		case request.LastLogIndex > t.raftNode.Load().LastIndex():
 			return false, answer, true
 		}
 		probe.PrevLogEntry, probe.PrevLogTerm = request.LastLogIndex, request.LastLogTerm

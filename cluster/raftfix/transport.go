@@ -15,7 +15,7 @@ type Transport struct {
 	log    Log
 	newest func(upTo uint64) (index, term uint64)
 
-	running  atomic.Pointer[raft.Raft]
+	raftNode atomic.Pointer[raft.Raft]
 	requests chan raft.RPC
 	stop     context.CancelFunc
 	receiver sync.WaitGroup
@@ -34,7 +34,7 @@ func New(over raft.Transport, log Log, newest func(upTo uint64) (index, term uin
 
 // Start begins to forward the requests of other members to raft, which has been started with this transport. It is called once.
 func (t *Transport) Start(running *raft.Raft) {
-	t.running.Store(running)
+	t.raftNode.Store(running)
 	ctx, stop := context.WithCancel(context.Background())
 	t.stop = stop
 	from := t.Transport.Consumer()
@@ -44,7 +44,7 @@ func (t *Transport) Start(running *raft.Raft) {
 // FollowerSnapshot returns the index and the term of the newest applied snapshot. It returns 0, 0 before raft has started, on
 // the leader, and without a snapshot.
 func (t *Transport) FollowerSnapshot() (index, term uint64) {
-	running := t.running.Load()
+	running := t.raftNode.Load()
 	if running == nil || running.State() == raft.Leader {
 		return 0, 0
 	}
@@ -58,7 +58,7 @@ func (t *Transport) Consumer() <-chan raft.RPC { return t.requests }
 func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.Transport.SetHeartbeatHandler(func(rpc raft.RPC) {
 		state, term := raft.Shutdown, uint64(0) // the values before raft has started
-		if running := t.running.Load(); running != nil {
+		if running := t.raftNode.Load(); running != nil {
 			state, term = running.State(), running.CurrentTerm()
 		}
 		passHeartbeat(rpc, state, term, handle)

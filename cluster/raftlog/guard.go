@@ -32,9 +32,9 @@ func (g Guard) do(what string, call func() error) error {
 	return err
 }
 
-// storeWatch ends the process when a store call takes longer than its deadline. The deadline is counted in parts: a pause of the
+// watchdog ends the process when a store call takes longer than its deadline. The deadline is counted in parts: a pause of the
 // process or the machine uses up one part only, and does not look like a disk that hangs.
-type storeWatch struct {
+type watchdog struct {
 	guard Guard
 	what  string
 
@@ -45,8 +45,8 @@ type storeWatch struct {
 
 const watchParts = 10
 
-func (g Guard) watch(what string) *storeWatch {
-	w := &storeWatch{guard: g, what: what, left: watchParts}
+func (g Guard) watch(what string) *watchdog {
+	w := &watchdog{guard: g, what: what, left: watchParts}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(g.Deadline/watchParts, w.tick)
@@ -54,7 +54,7 @@ func (g Guard) watch(what string) *storeWatch {
 }
 
 // tick is called after each part of the deadline.
-func (w *storeWatch) tick() {
+func (w *watchdog) tick() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.left == 0 {
@@ -67,7 +67,7 @@ func (w *storeWatch) tick() {
 	w.timer.Reset(w.guard.Deadline / watchParts)
 }
 
-func (w *storeWatch) stop() {
+func (w *watchdog) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.left = 0

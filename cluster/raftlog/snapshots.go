@@ -15,11 +15,11 @@ type SnapshotStore struct {
 	written func(bytes int64)
 
 	mu       sync.Mutex
-	retained []position // positions of the retained snapshots, ascending
+	retained []snapshotInfo // positions of the retained snapshots, ascending
 }
 
-// position is the index and the term of the last entry in a snapshot, and the size of the snapshot in bytes.
-type position struct {
+// snapshotInfo is the index and the term of the last entry in a snapshot, and the size of the snapshot in bytes.
+type snapshotInfo struct {
 	index, term uint64
 	bytes       int64
 }
@@ -36,7 +36,7 @@ func NewSnapshotStore(store raft.SnapshotStore, written func(bytes int64)) (*Sna
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
 	for _, snapshot := range list {
-		s.retained = append(s.retained, position{snapshot.Index, snapshot.Term, snapshot.Size})
+		s.retained = append(s.retained, snapshotInfo{snapshot.Index, snapshot.Term, snapshot.Size})
 	}
 	slices.Reverse(s.retained) // the list begins with the newest
 	return s, nil
@@ -73,12 +73,12 @@ func (s *SnapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 	if err != nil {
 		return nil, err
 	}
-	closed := func(bytes int64) error { return s.closed(position{index, term, bytes}) }
+	closed := func(bytes int64) error { return s.closed(snapshotInfo{index, term, bytes}) }
 	return &meteredSink{SnapshotSink: sink, closed: closed, written: s.written}, nil
 }
 
 // closed records a snapshot whose sink was closed. It returns ErrOlderSnapshot, and records nothing, if there is a newer snapshot.
-func (s *SnapshotStore) closed(end position) error {
+func (s *SnapshotStore) closed(end snapshotInfo) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.retained); n > 0 && s.retained[n-1].index > end.index {

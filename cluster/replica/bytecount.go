@@ -17,8 +17,8 @@ func (c *byteCount) applied(bytes int) {
 	c.total += int64(bytes)
 }
 
-// captured returns a function for a snapshot that is captured now. The caller calls it when that snapshot is written.
-func (c *byteCount) captured() (written func()) {
+// beginSnapshot returns a function for a snapshot that is beginSnapshot now. The caller calls it when that snapshot is written.
+func (c *byteCount) beginSnapshot() (written func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := c.total

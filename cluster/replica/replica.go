@@ -131,7 +131,7 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	pace := func(w io.Writer) io.Writer {
 		return &pacedWriter{w: w, now: r.env.Monotonic, pause: r.env.Pause, began: r.env.Monotonic()}
 	}
-	return RaftSnapshot(r.Capture(), pace, r.bytes.captured()), nil
+	return RaftSnapshot(r.Capture(), pace, r.bytes.beginSnapshot()), nil
 }
 
 // Capture returns the state as it is now; writing it comes later. The caller calls Release when that is done.
@@ -164,7 +164,7 @@ func (r *Replica) Restore(snapshot io.ReadCloser) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.machine, r.wall = restored, restored.Status().Wall
-	r.bytes.captured()()
+	r.bytes.beginSnapshot()()
 	if r.wall != 0 {
 		r.env.WallAdvanced(r.wall)
 	}
@@ -176,17 +176,17 @@ func (r *Replica) Restore(snapshot io.ReadCloser) error {
 
 // RaftSnapshot adapts a captured state to raft.FSMSnapshot. Persist writes it through the writer that pace returns, and calls done if it succeeds.
 func RaftSnapshot(snapshot *fsm.Snapshot, pace func(io.Writer) io.Writer, done func()) raft.FSMSnapshot {
-	return &persistedSnapshot{snapshot: snapshot, pace: pace, done: done}
+	return &fsmSnapshot{snapshot: snapshot, pace: pace, done: done}
 }
 
-type persistedSnapshot struct {
+type fsmSnapshot struct {
 	snapshot *fsm.Snapshot
 	pace     func(io.Writer) io.Writer
 	done     func()
 }
 
 // Persist implements raft.FSMSnapshot.
-func (p *persistedSnapshot) Persist(sink raft.SnapshotSink) error {
+func (p *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	if err := p.snapshot.Write(p.pace(sink)); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
@@ -198,4 +198,4 @@ func (p *persistedSnapshot) Persist(sink raft.SnapshotSink) error {
 }
 
 // Release implements raft.FSMSnapshot.
-func (p *persistedSnapshot) Release() { p.snapshot.Release() }
+func (p *fsmSnapshot) Release() { p.snapshot.Release() }

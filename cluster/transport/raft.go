@@ -106,15 +106,15 @@ const maxPooled = 2
 // member. Each attempt uses up one pooled connection. The request may arrive twice, so it must be idempotent.
 func retryStale(request func() error) (err error) {
 	for range maxPooled + 1 {
-		if err = request(); !stale(err) {
+		if err = request(); !isStaleConn(err) {
 			return err
 		}
 	}
 	return err
 }
 
-// stale reports whether an error may be that of a connection that had ended before it was used.
-func stale(err error) bool {
+// isStaleConn reports whether an error may be that of a connection that had ended before it was used.
+func isStaleConn(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 

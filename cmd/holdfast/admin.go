@@ -123,7 +123,7 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
 	if response.StatusCode != http.StatusOK {
-		return failure(response, changes)
+		return answerError(response, changes)
 	}
 	return use(response.Body)
 }
@@ -137,8 +137,8 @@ type unavailableError struct{ text string }
 func (e *unavailableError) Error() string        { return e.text }
 func (e *unavailableError) Is(target error) bool { return target == errUnavailable }
 
-// failure returns the error for an answer with a status other than 200. changes says that the request was meant to change something.
-func failure(response *http.Response, changes bool) error {
+// answerError returns the error for an answer with a status other than 200. changes says that the request was meant to change something.
+func answerError(response *http.Response, changes bool) error {
 	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096)) // after an error: the part that was read
 	var told httpapi.Error
 	if json.Unmarshal(text, &told) != nil || told.Error == "" {

@@ -126,7 +126,7 @@ func (i *importing) store(ctx context.Context, store *client.Client, in io.Reade
 		working.Go(func() {
 			for line := range queues[n] {
 				if i.mayStore() { // else it stays pending
-					i.done(line, i.storeLine(ctx, store, &line), stop)
+					i.recordResult(line, i.storeLine(ctx, store, &line), stop)
 				}
 			}
 		})
@@ -134,7 +134,7 @@ func (i *importing) store(ctx context.Context, store *client.Client, in io.Reade
 	position := int64(0)
 	for number, text := range readLines(reading, in) {
 		last = number
-		i.reading(number)
+		i.recordLine(number)
 		if text.err != nil {
 			i.fail(text.err)
 			break
@@ -184,15 +184,15 @@ func (i *importing) admit(line importLine) bool {
 	return true
 }
 
-// reading notes the number of the line that is being read.
-func (i *importing) reading(number int) {
+// recordLine notes the number of the line that is being read.
+func (i *importing) recordLine(number int) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.next = number
 }
 
-// done records the result of storing a line. After an error the line stays pending, no further line is begun, and stop ends the reading.
-func (i *importing) done(line importLine, err error, stop func()) {
+// recordResult records the result of storing a line. After an error the line stays pending, no further line is begun, and stop ends the reading.
+func (i *importing) recordResult(line importLine, err error, stop func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.bytes -= line.size

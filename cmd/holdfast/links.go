@@ -56,7 +56,7 @@ func newLinks(s *settings.Settings, identity cluster.Identity, timing cluster.Ti
 	address := raft.ServerAddress(s.AdvertisedAddress())
 	newcomer := &cluster.Newcomer{ID: id, Address: address, Log: log}
 	return &links{
-		waiting: newcomer.Waiting,
+		waiting: newcomer.WaitReason,
 		Links: node.Links{
 			Address: address, Raft: network.Raft(), Peers: network,
 			Attach: func(n *cluster.Node) { network.Serve(n) },

@@ -185,11 +185,11 @@ func (a *administration) removeOneOther(ctx context.Context, k *keepOptions, rem
 		return false, err
 	}
 	// The node that answers this command is removed last.
-	gone := surplus[max(0, slices.IndexFunc(surplus, func(m membership.Member) bool { return string(m.ID) != asked.ID }))]
-	if err := a.do(ctx, http.MethodDelete, "/v1/members/"+url.PathEscape(string(gone.ID)), nil); err != nil {
-		return false, fmt.Errorf("remove %s: %w", gone.Node, err)
+	target := surplus[max(0, slices.IndexFunc(surplus, func(m membership.Member) bool { return string(m.ID) != asked.ID }))]
+	if err := a.do(ctx, http.MethodDelete, "/v1/members/"+url.PathEscape(string(target.ID)), nil); err != nil {
+		return false, fmt.Errorf("remove %s: %w", target.Node, err)
 	}
-	*removed = append(*removed, gone.Node)
+	*removed = append(*removed, target.Node)
 	return len(surplus) > 1, nil
 }
 

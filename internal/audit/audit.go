@@ -155,14 +155,14 @@ func (l *Log) applied(at place, command *fsm.Command, result *fsm.Result) {
 	record.Term, record.Index, record.Position, record.Operation = at.term, at.index, at.position, at.operation
 	record.Member, record.Time = l.config.Member, l.config.Wall()
 	if journal == l.denials {
-		l.tryAdd(record)
+		l.queueDenial(record)
 	} else {
-		l.add(record)
+		l.queueChange(record)
 	}
 }
 
-// add queues a change. It waits for room, but not longer than Config.Deadline.
-func (l *Log) add(record Record) {
+// queueChange queues a change. It waits for room, but not longer than Config.Deadline.
+func (l *Log) queueChange(record Record) {
 	select {
 	case l.changes.queue <- record:
 		return
@@ -177,8 +177,8 @@ func (l *Log) add(record Record) {
 	}
 }
 
-// tryAdd queues a denial, or drops it if the queue is full: denials must not block the state machine.
-func (l *Log) tryAdd(record Record) {
+// queueDenial queues a denial, or drops it if the queue is full: denials must not block the state machine.
+func (l *Log) queueDenial(record Record) {
 	select {
 	case l.denials.queue <- record:
 	default:

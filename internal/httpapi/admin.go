@@ -85,7 +85,7 @@ func routes() []route {
 // nothing else would keep a web page from changing the cluster.
 func Admin(config AdminConfig) http.Handler {
 	a := &admin{AdminConfig: config, streams: make(chan struct{}, maxStreams)}
-	a.forwarder = newForwarder(a)
+	a.forwarder = newMemberTransport(a)
 	mux := http.NewServeMux()
 	for _, r := range routes() {
 		mux.HandleFunc(r.method+" "+r.path, func(w http.ResponseWriter, request *http.Request) {
@@ -266,15 +266,15 @@ type Done struct {
 	Done bool `json:"done"`
 }
 
-func done(w http.ResponseWriter, err error) error {
+func writeDone(w http.ResponseWriter, err error) error {
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, Done{true})
 }
 
-// slow lets one request take longer than the server's timeouts allow.
-func slow(w http.ResponseWriter, limit time.Duration) {
+// extendDeadlines lets one request take longer than the server's timeouts allow.
+func extendDeadlines(w http.ResponseWriter, limit time.Duration) {
 	control := http.NewResponseController(w)
 	deadline := time.Now().Add(limit)
 	_ = control.SetReadDeadline(deadline)  // where it cannot be set, the server's own holds

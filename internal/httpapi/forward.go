@@ -25,8 +25,8 @@ const forwardCountHeader = "Holdfast-Forwarded"
 // would be enough.
 const maxForwards = 3
 
-// newForwarder returns the transport of requests to other members. The host of a URL is the hostName of the member's raft id.
-func newForwarder(a *admin) *http.Transport {
+// newMemberTransport returns the transport of requests to other members. The host of a URL is the hostName of the member's raft id.
+func newMemberTransport(a *admin) *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, host string) (net.Conn, error) {
 			id, _, err := net.SplitHostPort(host)
@@ -50,9 +50,9 @@ func hostName(id raft.ServerID) string { return hex.EncodeToString([]byte(id)) }
 // leaderPatience is how long a request waits until a leader is known.
 const leaderPatience = 5 * time.Second
 
-// leader waits until this node serves as the leader (here is true), or knows another node that leads. ok is false if there is neither within
+// waitForLeader waits until this node serves as the waitForLeader (here is true), or knows another node that leads. ok is false if there is neither within
 // leaderPatience, or before the context ends.
-func (a *admin) leader(ctx context.Context) (leader raft.Server, here, ok bool) {
+func (a *admin) waitForLeader(ctx context.Context) (leader raft.Server, here, ok bool) {
 	const poll = 20 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, leaderPatience)
 	defer cancel()
@@ -91,7 +91,7 @@ func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless
 		if r.Method == http.MethodPost {
 			r.Body = io.NopCloser(bytes.NewReader(body))
 		}
-		leader, here, ok := a.leader(r.Context())
+		leader, here, ok := a.waitForLeader(r.Context())
 		if !ok && leaderless != nil {
 			serve, here = leaderless, true
 		}
@@ -123,7 +123,7 @@ func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Serv
 		return
 	}
 	if isSnapshot(r) {
-		slow(w, snapshotTimeout)
+		extendDeadlines(w, snapshotTimeout)
 	}
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {

@@ -41,19 +41,19 @@ func (a *admin) addMember(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
-	return done(w, a.Node.Membership().Add(ctx, raft.ServerAddress(body.Address), body.Voter))
+	return writeDone(w, a.Node.Membership().Add(ctx, raft.ServerAddress(body.Address), body.Voter))
 }
 
 func (a *admin) removeMember(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
-	return done(w, a.Node.Membership().Remove(ctx, r.PathValue("member")))
+	return writeDone(w, a.Node.Membership().Remove(ctx, r.PathValue("member")))
 }
 
 func (a *admin) demoteMember(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
-	return done(w, a.Node.Membership().Demote(ctx, r.PathValue("member")))
+	return writeDone(w, a.Node.Membership().Demote(ctx, r.PathValue("member")))
 }
 
 // TransferLeader is the body of POST /v1/leader.
@@ -68,7 +68,7 @@ func (a *admin) transferLeader(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
-	return done(w, a.Node.Membership().Transfer(ctx, body.To))
+	return writeDone(w, a.Node.Membership().Transfer(ctx, body.To))
 }
 
 func (a *admin) autopilot(w http.ResponseWriter, r *http.Request) error {

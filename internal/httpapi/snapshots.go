@@ -9,7 +9,7 @@ import (
 const snapshotTimeout = time.Hour
 
 func (a *admin) takeSnapshot(w http.ResponseWriter, r *http.Request) error {
-	slow(w, snapshotTimeout)
+	extendDeadlines(w, snapshotTimeout)
 	if err := a.Node.Snapshots().Create(); err != nil {
 		return err
 	}
@@ -20,7 +20,7 @@ func (a *admin) saveSnapshot(w http.ResponseWriter, r *http.Request) error {
 	if err := a.Node.Confirm(r.Context()); err != nil {
 		return err
 	}
-	slow(w, snapshotTimeout)
+	extendDeadlines(w, snapshotTimeout)
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if _, err := a.Node.Snapshots().Save(w); err != nil {
 		// The status code is sent already. The client sees that the body breaks off; the checksum of the snapshot shows it, too.
@@ -30,6 +30,6 @@ func (a *admin) saveSnapshot(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *admin) restoreSnapshot(w http.ResponseWriter, r *http.Request) error {
-	slow(w, snapshotTimeout)
-	return done(w, a.Node.Snapshots().Restore(r.Context(), r.Body))
+	extendDeadlines(w, snapshotTimeout)
+	return writeDone(w, a.Node.Snapshots().Restore(r.Context(), r.Body))
 }

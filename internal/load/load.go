@@ -53,22 +53,22 @@ func Run(ctx context.Context, options Options, request func(ctx context.Context,
 	}
 	g := &generator{options: options, recorder: newRecorder(min(options.Outstanding, maxShards))}
 	g.begin = time.Now()
-	g.from = g.begin.Add(options.Warmup)
-	g.end = g.from.Add(options.Duration)
-	watching := make(chan struct{})
-	watched := make(chan struct{})
+	g.measureFrom = g.begin.Add(options.Warmup)
+	g.end = g.measureFrom.Add(options.Duration)
+	stopWatch := make(chan struct{})
+	watchDone := make(chan struct{})
 	go func() {
-		defer close(watched)
-		g.watch(watching)
+		defer close(watchDone)
+		g.watch(stopWatch)
 	}()
 	var workers sync.WaitGroup
 	for i := range options.Outstanding {
 		workers.Go(func() { g.work(ctx, i, request) })
 	}
 	workers.Wait()
-	close(watching)
-	<-watched
-	took := max(time.Since(g.from), time.Millisecond)
+	close(stopWatch)
+	<-watchDone
+	took := max(time.Since(g.measureFrom), time.Millisecond)
 	if options.Rate == 0 || took < options.Duration+overtime {
 		took = min(took, options.Duration)
 	} // else the open loop fell behind, and the time that it took to catch up counts
@@ -79,10 +79,10 @@ func Run(ctx context.Context, options Options, request func(ctx context.Context,
 const overtime = time.Second
 
 type generator struct {
-	options          Options
-	recorder         *recorder
-	begin, from, end time.Time    // start of the warmup, start of the measurement, its end
-	next             atomic.Int64 // open loop: the number of the next request that is due
+	options                 Options
+	recorder                *recorder
+	begin, measureFrom, end time.Time    // start of the warmup, start of the measurement, its end
+	next                    atomic.Int64 // open loop: the number of the next request that is due
 }
 
 func (g *generator) work(ctx context.Context, worker int, request func(context.Context, int) error) {
@@ -102,7 +102,7 @@ func (g *generator) work(ctx context.Context, worker int, request func(context.C
 		open := g.options.Rate > 0
 		switch {
 		case err != nil && ctx.Err() != nil: // interrupted
-		case open && due.Before(g.from) || !open && done.Before(g.from): // warming up
+		case open && due.Before(g.measureFrom) || !open && done.Before(g.measureFrom): // warming up
 		case !open && err == nil && done.After(g.end): // a closed loop counts what is answered within the time
 		default:
 			g.recorder.record(worker, done.Sub(due), err)
@@ -136,9 +136,9 @@ func (g *generator) watch(stop <-chan struct{}) {
 			return
 		case now := <-ticker.C:
 			interval := g.recorder.gather()
-			if interval.At = now.Sub(g.from); interval.At > 0 && g.options.Progress != nil && (interval.Requests > 0 || now.Before(g.end)) {
-				if last.Before(g.from) { // nothing was recorded before
-					last = g.from
+			if interval.At = now.Sub(g.measureFrom); interval.At > 0 && g.options.Progress != nil && (interval.Requests > 0 || now.Before(g.end)) {
+				if last.Before(g.measureFrom) { // nothing was recorded before
+					last = g.measureFrom
 				}
 				interval.Rate = float64(interval.Requests) / now.Sub(last).Seconds()
 				g.options.Progress(interval)

@@ -144,7 +144,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	raftConfig.Proposals.ProposalAge = config.Front.ProposalAge
 	member, err := cluster.Open(raftConfig, cluster.Environment{
 		Stores: stores, Transport: config.Links.Raft, Client: config.Links.Peers, Clock: clock,
-		Random: unpredictable, FreeSpace: space.get, Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
+		Random: cryptoRandom, FreeSpace: space.get, Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
 	}, observer)
 	if err != nil {
 		return nil, errors.Join(err, closeAudit(trail))
@@ -287,8 +287,8 @@ func (f contactFile) Save(wall int64) error {
 	return durable.Rename(temporary, string(f))
 }
 
-// unpredictable returns 64 bits that nobody can predict.
-func unpredictable() uint64 {
+// cryptoRandom returns 64 bits that nobody can predict.
+func cryptoRandom() uint64 {
 	var bits [8]byte
 	_, _ = cryptorand.Read(bits[:]) // never fails
 	return binary.LittleEndian.Uint64(bits[:])

@@ -53,9 +53,9 @@ func (s *Settings) validateNames() error {
 	if s.Audit.File != "" && s.Audit.MaxBytes < leastAudit {
 		return &Error{"audit.maxBytes", s.Audit.MaxBytes.String(), "must be at least 64KiB"}
 	}
-	const mostAudit = 10_000 // a rotation may rename every file
-	if s.Audit.File != "" && s.Audit.Files > mostAudit {
-		return &Error{"audit.files", strconv.FormatInt(s.Audit.Files, 10), "must be at most " + strconv.Itoa(mostAudit)}
+	const maxAuditFiles = 10_000 // a rotation may rename every file
+	if s.Audit.File != "" && s.Audit.Files > maxAuditFiles {
+		return &Error{"audit.files", strconv.FormatInt(s.Audit.Files, 10), "must be at most " + strconv.Itoa(maxAuditFiles)}
 	}
 	if s.Node.DataDir == "" {
 		return &Error{"node.dataDir", "", "must not be empty"}

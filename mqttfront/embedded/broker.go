@@ -50,7 +50,7 @@ type Broker struct {
 	base     int64        // ordinals (the numbers of connections) begin above it
 	ordinal  atomic.Int64 // ordinal of the latest connection
 	closing  sync.Once
-	closed   error // result of Close
+	closeErr error // result of Close
 
 	mu        sync.Mutex
 	observers ordered.Set[*func(broker.Disconnect)] // the callbacks of WatchDisconnects
@@ -108,8 +108,8 @@ func (b *Broker) Address() string { return b.listener.Address() }
 
 // Close disconnects all clients and waits until their connections have ended. Later calls return the same error.
 func (b *Broker) Close() error {
-	b.closing.Do(func() { b.closed = b.server.Close() })
-	return b.closed
+	b.closing.Do(func() { b.closeErr = b.server.Close() })
+	return b.closeErr
 }
 
 // The user properties that the broker stamps on requests. It removes properties of these names that the client sent.

@@ -136,17 +136,17 @@ const (
 
 // Read implements presence.Source. The topic says what happened, the payload to whom.
 func (source) Read(topic string, payload []byte, retained bool) (presence.Event, bool) {
-	var told struct {
+	var payloadFields struct {
 		ClientID    string `json:"clientid"`
 		ConnectedAt int64  `json:"connected_at"` // milliseconds since the Unix epoch
 		Reason      string `json:"reason"`
 	}
-	if retained || json.Unmarshal(payload, &told) != nil || told.ClientID == "" {
+	if retained || json.Unmarshal(payload, &payloadFields) != nil || payloadFields.ClientID == "" {
 		return presence.Event{}, false
 	}
-	event := presence.Event{ClientID: told.ClientID, Connection: told.ConnectedAt}
+	event := presence.Event{ClientID: payloadFields.ClientID, Connection: payloadFields.ConnectedAt}
 	switch {
-	case strings.HasSuffix(topic, "/disconnected") && (told.Reason == takenOver || told.Reason == discarded):
+	case strings.HasSuffix(topic, "/disconnected") && (payloadFields.Reason == takenOver || payloadFields.Reason == discarded):
 		event.Kind = presence.TakenOver
 	case strings.HasSuffix(topic, "/disconnected"):
 		event.Kind = presence.Disconnected

@@ -92,7 +92,7 @@ var errSubscriptionLost = errors.New("the broker acknowledges probes and deliver
 // cases do not count as a loss: a broker that hangs acknowledges no probe, and while Receive blocks status.silence is 0.
 func (c *connection) probeAcknowledged() {
 	if c.unreturned.Add(1) >= maxUnreturned && c.status.silence(time.Now()) >= maxUnreturned/2*c.config.ProbeInterval {
-		c.probes.startClean()
+		c.probes.requireCleanStart()
 		c.end(errSubscriptionLost)
 	}
 }

@@ -123,14 +123,14 @@ func (p *prober) run(ctx context.Context, client *paho.Client, acknowledged func
 // handle handles a message on the probe topic. isProbe is false if the payload is not a probe; then the other results are meaningless. sent is when the probe
 // was sent. fresh says that the requests behind it may be executed.
 func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
-	var boot uint64
+	var senderID uint64
 	var at, wall int64
-	if _, err := fmt.Sscanf(string(payload), "%d %d %d", &boot, &at, &wall); err != nil {
+	if _, err := fmt.Sscanf(string(payload), "%d %d %d", &senderID, &at, &wall); err != nil {
 		return sent, false, false // not a probe: some client may publish to this topic
 	}
 	now := time.Now()
 	age := time.Duration(p.wall()-wall) * time.Millisecond
-	if boot == p.proberID {
+	if senderID == p.proberID {
 		age = now.Sub(p.start) - time.Duration(at)*time.Microsecond
 		p.env.Metrics.probe.Observe(age.Seconds())
 		if p.nagle.trip(age) {
@@ -148,7 +148,7 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 		return sent, false, true
 	}
 	p.setDeliveredUpTo(sent)
-	if boot == p.proberID { // the age of a probe of another process depends on wall clocks: too imprecise for the barrier
+	if senderID == p.proberID { // the age of a probe of another process depends on wall clocks: too imprecise for the barrier
 		p.barrier.Advance(sent)
 	}
 	p.setFresh()
@@ -159,11 +159,11 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 // node's own session starts clean next time, also after a restart.
 func (p *prober) setStale() {
 	p.drop(p.lastFresh())
-	p.startClean()
+	p.requireCleanStart()
 }
 
-// startClean lets a node's own session start clean next time, also after a restart.
-func (p *prober) startClean() {
+// requireCleanStart lets a node's own session start clean next time, also after a restart.
+func (p *prober) requireCleanStart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clean = true

@@ -25,7 +25,7 @@ type Metrics struct {
 	requests    *prometheus.CounterVec                                 // command, outcome
 	answered    [commands][outcomes]atomic.Pointer[prometheus.Counter] // cache of the counters of requests, because a lookup by labels is slow
 	Ignored     *prometheus.CounterVec                                 // reason
-	stages      [stages]prometheus.Observer
+	stages      [stageCount]prometheus.Observer
 	Held        prometheus.Gauge
 	HeldDropped *prometheus.CounterVec // reason
 	Refused     *prometheus.CounterVec // reason
@@ -65,7 +65,7 @@ func New(registry prometheus.Registerer) *Metrics {
 	m.Disconnects = vector("holdfast_departures_total", "Client disconnects that the broker reported: logged, no_watches (there was no watch to end), or dropped (by a node that does not lead: its queue was full).", "result")
 	registry.MustRegister(m.Disconnects, m.Refused, m.Subscribed, m.requests, m.Ignored, seconds, m.Held, m.HeldDropped,
 		m.Kicked, m.Unreported, m.TakenUp, m.WithoutSession)
-	for stage, name := range [stages]string{StageQueue: "queue", StageCommit: "commit", StagePublish: "publish"} {
+	for stage, name := range [stageCount]string{StageQueue: "queue", StageCommit: "commit", StagePublish: "publish"} {
 		m.stages[stage] = seconds.WithLabelValues(name)
 	}
 	// Each series begins at 0, so that increase() counts the first event.
@@ -90,16 +90,18 @@ func New(registry prometheus.Registerer) *Metrics {
 // Stage is a part of the time that a request takes.
 type Stage uint8
 
-// The stages of a request.
+// The stageCount of a request.
 const (
 	StageQueue   Stage = iota // until the leader takes it up
 	StageCommit               // until its outcome is known
 	StagePublish              // until the broker has the reply
-	stages
+	stageCount
 )
 
-// Stage observes the time of one stage of a request.
-func (m *Metrics) Stage(stage Stage, took time.Duration) { m.stages[stage].Observe(took.Seconds()) }
+// ObserveStage observes the time of one stage of a request.
+func (m *Metrics) ObserveStage(stage Stage, took time.Duration) {
+	m.stages[stage].Observe(took.Seconds())
+}
 
 // Answered counts a request by its command and its outcome.
 func (m *Metrics) Answered(r *pending.Request, result *fsm.Result) {

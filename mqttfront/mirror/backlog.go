@@ -308,8 +308,8 @@ const (
 	minRate = 128 << 10
 )
 
-// weigh records the size of the value of a topic in flight.
-func (b *backlog) weigh(e *entry, bytes int) {
+// setSize records the size of the value of a topic in flight.
+func (b *backlog) setSize(e *entry, bytes int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e.size = bytes

@@ -284,7 +284,7 @@ func TestLargeTopicAloneIsNotOverdueWhileItIsSent(t *testing.T) {
 		if e == nil || !e.alone {
 			t.Fatalf("%+v is not sent alone", e)
 		}
-		b.weigh(e, 4<<20)
+		b.setSize(e, 4<<20)
 		time.Sleep(4<<20/minRate*time.Second + topicAnswerTimeout - time.Second)
 		if is, _ := b.handleOverdue(time.Now()); is {
 			t.Error("overdue too soon")

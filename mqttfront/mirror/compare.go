@@ -68,7 +68,7 @@ func (s *session) compareAll(ctx context.Context) {
 // them when the broker has acknowledged them. If the broker drops messages, passes follow as long as they find stale ones: each that is cleared makes room
 // for others.
 func (s *session) compare(ctx context.Context) error {
-	s.begun()
+	s.recordBegin()
 	s.backlog.setComparing(true)
 	defer s.backlog.setComparing(false)
 	var all comparison
@@ -76,14 +76,14 @@ func (s *session) compare(ctx context.Context) error {
 	for number := range maxPasses {
 		found, err := s.runPass(ctx, queuedVersions)
 		if err != nil || ctx.Err() != nil {
-			s.corrected(found)
+			s.recordCorrections(found)
 			return err
 		}
 		all.keys, all.unshown, all.blind, all.dropped, all.unretained = found.keys, found.unshown, found.blind, found.dropped, found.unretained
 		if found.blind { // nothing is known of what is missing
 			all.missing, all.unretained = 0, 0
 		}
-		s.corrected(found)
+		s.recordCorrections(found)
 		all.stale += found.stale
 		if found.blind {
 			break
@@ -196,7 +196,7 @@ func (p *pass) queueMissing() (keys, unshown, queued int) {
 			p.count(&p.unretained)
 		case missing:
 			queued++
-			p.correct(t, w.version)
+			p.recordQueued(t, w.version)
 		}
 	})
 	return keys, unshown, queued
@@ -373,7 +373,7 @@ func (p *pass) received(message mqttconn.Message) {
 		p.s.backlog.markInSync(t) // so that it does not also count as missing
 		p.count(&p.unretained)
 	case p.s.backlog.push(t) && message.Retain:
-		p.correct(t, w.version)
+		p.recordQueued(t, w.version)
 		p.count(&p.stale)
 	}
 }
@@ -393,8 +393,8 @@ func (p *pass) wasPublished(t topic, version string) bool {
 	return is && published == version && !p.s.backlog.isTouched(t)
 }
 
-// correct records the version that this pass has queued for a topic, for wasPublished.
-func (p *pass) correct(t topic, version string) {
+// recordQueued records the version that this pass has queued for a topic, for wasPublished.
+func (p *pass) recordQueued(t topic, version string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.queuedVersions) < maxVerified {

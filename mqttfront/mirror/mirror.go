@@ -128,13 +128,13 @@ func (m *Mirror) Applied(outcome *fsm.EntryOutcome) {
 		if t.isValid() {
 			m.backlog.change(t)
 		} else {
-			m.notShown(t)
+			m.countUnshown(t)
 		}
 	}
 }
 
-// notShown counts a key that is not published because its topic is invalid (topic.isValid). It logs the first one.
-func (m *Mirror) notShown(t topic) {
+// countUnshown counts a key that is not published because its topic is invalid (topic.isValid). It logs the first one.
+func (m *Mirror) countUnshown(t topic) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.leading {
@@ -175,7 +175,7 @@ func (m *Mirror) Resync() bool {
 	m.corrected = comparison{}
 	m.backlog.resetBackoff()
 	if m.session != nil { // otherwise the next connection begins with a comparison
-		m.compareLocked()
+		m.markComparingLocked()
 		signal(m.backlog.recompare)
 	}
 	return true
@@ -207,8 +207,8 @@ type Status struct {
 	Fault  string // why there is no connection, or why the last comparison failed; empty otherwise
 }
 
-// recent bounds Status.Lag while the mirrors count as in sync: younger changes need no acknowledgement yet.
-const recent = time.Second
+// maxInSyncLag bounds Status.Lag while the mirrors count as in sync: younger changes need no acknowledgement yet.
+const maxInSyncLag = time.Second
 
 // Status returns what the Mirror is doing.
 func (m *Mirror) Status() Status {
@@ -228,7 +228,7 @@ func (m *Mirror) Status() Status {
 	if (!s.Connected || s.Comparing) && !m.since.IsZero() {
 		s.Lag = max(s.Lag, time.Since(m.since))
 	}
-	s.InSync = s.Connected && !s.Comparing && !s.Dropped && s.Refused+s.Unretained == 0 && s.Lag < min(recent, time.Since(m.ended))
+	s.InSync = s.Connected && !s.Comparing && !s.Dropped && s.Refused+s.Unretained == 0 && s.Lag < min(maxInSyncLag, time.Since(m.ended))
 	return s
 }
 
@@ -276,7 +276,7 @@ func (m *Mirror) idle(ctx context.Context) {
 	case <-m.restart:
 		signal(m.restart) // Run takes it
 		m.mu.Lock()
-		m.compareLocked()
+		m.markComparingLocked()
 		m.mu.Unlock()
 	}
 }
@@ -307,7 +307,7 @@ func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Durat
 	}
 	s := &session{
 		config: &m.config, env: &m.env, prefixes: prefixes, backlog: m.backlog, publisher: publisher, maxPacket: publisher.MaxPacket(),
-		begun: m.comparisonBegun, corrected: m.addCorrected, compared: m.compared, comparisonFailed: m.setFault, onRefused: m.warnRefused, tooLarge: make(map[topic]string),
+		recordBegin: m.comparisonBegun, recordCorrections: m.addCorrected, compared: m.recordComparison, comparisonFailed: m.setFault, onRefused: m.warnRefused, tooLarge: make(map[topic]string),
 	}
 	began := time.Now()
 	m.attach(s)
@@ -341,7 +341,7 @@ func (m *Mirror) attach(s *session) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.session, m.fault = s, ""
-	m.compareLocked()
+	m.markComparingLocked()
 	m.backlog.begin(s.prefixes)
 }
 
@@ -351,11 +351,11 @@ func (m *Mirror) detach(failed bool) {
 	defer m.mu.Unlock()
 	m.backlog.end(failed)
 	m.session = nil
-	m.compareLocked()
+	m.markComparingLocked()
 }
 
-// compareLocked records that a comparison is due or under way. It does not start one.
-func (m *Mirror) compareLocked() {
+// markComparingLocked records that a comparison is due or under way. It does not start one.
+func (m *Mirror) markComparingLocked() {
 	if !m.comparing {
 		m.comparing, m.since = true, time.Now()
 	}
@@ -389,10 +389,10 @@ func (m *Mirror) comparisonBegun() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.resyncsSeen = m.resyncs
-	m.compareLocked()
+	m.markComparingLocked()
 }
 
-func (m *Mirror) compared(found comparison) {
+func (m *Mirror) recordComparison(found comparison) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last, m.ended, m.since, m.fault = found, time.Now(), time.Now(), ""

@@ -24,17 +24,17 @@ const (
 
 // session is one publishing connection to the broker, with the comparisons that belong to it.
 type session struct {
-	config           *Config
-	env              *Environment
-	prefixes         []string // of the topics of all mirrors
-	backlog          *backlog
-	publisher        *mqttconn.Publisher
-	maxPacket        int              // size in bytes of the largest packet that the broker accepts
-	begun            func()           // called when a comparison begins
-	corrected        func(comparison) // called after each pass of a comparison, with what it has found
-	compared         func(comparison) // called when a comparison has succeeded
-	comparisonFailed func(error)      // called when a comparison has failed, and will be retried
-	onRefused        func(topic)      // called when the broker refuses a topic
+	config            *Config
+	env               *Environment
+	prefixes          []string // of the topics of all mirrors
+	backlog           *backlog
+	publisher         *mqttconn.Publisher
+	maxPacket         int              // size in bytes of the largest packet that the broker accepts
+	recordBegin       func()           // called when a comparison begins
+	recordCorrections func(comparison) // called after each pass of a comparison, with what it has found
+	compared          func(comparison) // called when a comparison has succeeded
+	comparisonFailed  func(error)      // called when a comparison has failed, and will be retried
+	onRefused         func(topic)      // called when the broker refuses a topic
 
 	mu       sync.Mutex
 	tooLarge map[topic]string // by topic, the version of the value that the broker has refused as too large
@@ -109,7 +109,7 @@ func (s *session) publish(ctx context.Context, next *entry) bool {
 	if w.version != "" {
 		message.Properties.User = []packets.User{{Key: versionProperty, Value: w.version}}
 	}
-	s.backlog.weigh(next, len(w.value))
+	s.backlog.setSize(next, len(w.value))
 	err := s.publisher.Publish(ctx, message, func(reason byte, err error) {
 		if err == nil { // on an error the topic stays in flight, because backlog.end may suspect it
 			s.acknowledged(next, &w, reason)

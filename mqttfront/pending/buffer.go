@@ -21,8 +21,8 @@ type Buffer struct {
 	sequence uint64 // the last number that Add or renumber assigned
 	// outcomes has the requests with an outcome in the log, by index. It may have entries of requests that are not held, and superseded entries of requests
 	// with a newer outcome: TakePublished skips both.
-	outcomes []loggedOutcome
-	logging  map[string]int // by client key: requests submitted to the log and not yet ended, with GETs behind a write, no-ops of SCANs and refusals
+	outcomes  []loggedOutcome
+	proposals map[string]int // by client key: requests submitted to the log and not yet ended, with GETs behind a write, no-ops of SCANs and refusals
 
 	hints Hints
 }
@@ -37,7 +37,7 @@ type loggedOutcome struct {
 func NewBuffer(maxRequests, maxBytes int) Buffer {
 	return Buffer{
 		maxRequests: maxRequests, maxBytes: maxBytes,
-		order: list.New(), byID: make(map[fsm.RequestID]*Request), logging: make(map[string]int),
+		order: list.New(), byID: make(map[fsm.RequestID]*Request), proposals: make(map[string]int),
 	}
 }
 
@@ -168,41 +168,41 @@ func (p *Buffer) TakePublished(published uint64) (released []*Request) {
 	return released
 }
 
-// BeginLogging records that a request was submitted to the log: its client's reads must not overtake it.
-func (p *Buffer) BeginLogging(r *Request) {
-	p.logging[r.ClientKey()]++
-	r.logging = true
+// BeginProposal records that a request was submitted to the log: its client's reads must not overtake it.
+func (p *Buffer) BeginProposal(r *Request) {
+	p.proposals[r.ClientKey()]++
+	r.proposed = true
 }
 
-// EndLogging ends what BeginLogging began, if it did.
-func (p *Buffer) EndLogging(r *Request) {
-	if !r.logging {
+// EndProposal ends what BeginProposal began, if it did.
+func (p *Buffer) EndProposal(r *Request) {
+	if !r.proposed {
 		return
 	}
-	r.logging = false
-	if p.logging[r.ClientKey()]--; p.logging[r.ClientKey()] == 0 {
-		delete(p.logging, r.ClientKey())
+	r.proposed = false
+	if p.proposals[r.ClientKey()]--; p.proposals[r.ClientKey()] == 0 {
+		delete(p.proposals, r.ClientKey())
 	}
 }
 
-// Logging returns how many requests of a client were submitted to the log and not yet ended.
-func (p *Buffer) Logging(client string) int { return p.logging[client] }
+// Proposals returns how many requests of a client were submitted to the log and not yet ended.
+func (p *Buffer) Proposals(client string) int { return p.proposals[client] }
 
-// EndAllLogging ends what BeginLogging began for all requests. It is called at the end of a leadership.
-func (p *Buffer) EndAllLogging() {
+// EndAllProposals ends what BeginProposal began for all requests. It is called at the end of a leadership.
+func (p *Buffer) EndAllProposals() {
 	for r := range p.All() {
-		r.logging = false
+		r.proposed = false
 	}
-	clear(p.logging)
+	clear(p.proposals)
 }
 
-// NoConflictingWrite reports whether no request of the read's client is on its way through the log (BeginLogging): a read must not overtake
+// NoConflictingWrite reports whether no request of the read's client is on its way through the log (BeginProposal): a read must not overtake
 // a write. A read without a client id may be any client's, so it waits for those of all clients.
 func (p *Buffer) NoConflictingWrite(r *Request) bool {
 	if r.Command.Principal.ClientID == "" {
-		return len(p.logging) == 0
+		return len(p.proposals) == 0
 	}
-	return p.logging[r.ClientKey()] == 0
+	return p.proposals[r.ClientKey()] == 0
 }
 
 // KeepFirst resolves two copies of a request. The buffer of a leader, and of the only node that has a request, has every copy; that of any other follower

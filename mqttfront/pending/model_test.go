@@ -256,7 +256,7 @@ func (m *modelTest) ofAll() string {
 		}
 		return "forget outcomes"
 	case 5:
-		m.buffer.EndAllLogging()
+		m.buffer.EndAllProposals()
 		for _, r := range m.model {
 			r.writing = false
 		}
@@ -292,7 +292,7 @@ func (m *modelTest) release() {
 }
 
 func (m *modelTest) remove(r *Request) {
-	m.buffer.EndLogging(r)
+	m.buffer.EndProposal(r)
 	if !m.buffer.Remove(r) || m.buffer.Remove(r) {
 		m.Error("Remove did not return true and then false")
 	}
@@ -327,7 +327,7 @@ func (m *modelTest) ofHeld(one *modelRequest) string {
 	}
 	if one.state == StatePending && m.random.IntN(3) > 0 {
 		if one.MarkExecuting(m.now); !one.Read {
-			m.buffer.BeginLogging(one.Request)
+			m.buffer.BeginProposal(one.Request)
 			one.writing = true
 		}
 		one.state = StateExecuting
@@ -384,7 +384,7 @@ func (m *modelTest) ofExecuting(one *modelRequest) string {
 // giveBack makes a request wait at this node again.
 func (m *modelTest) giveBack(one *modelRequest) {
 	one.MarkHeld()
-	m.buffer.EndLogging(one.Request)
+	m.buffer.EndProposal(one.Request)
 	one.writing = false
 	switch {
 	case one.state == StateRetrieving:

@@ -31,7 +31,7 @@ type Request struct {
 	state          State
 	element        *list.Element // in Buffer.order
 	Began          time.Time     // when the store got it; if the store never had it, when its reply was queued
-	logging        bool          // counts in Buffer.logging
+	proposed       bool          // counts in Buffer.proposals
 	Scan           ScanStage
 	Sequence       uint64   // grows with the place in Buffer.order
 	client         string   // client key on this node, if the peer that sent the request uses another one

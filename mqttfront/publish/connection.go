@@ -204,7 +204,7 @@ func (c *connection) startRecordIfNeeded(publisher *mqttconn.Publisher, o *Outpu
 // publishDone is called once for each output that was sent: with the reason code of its PUBACK, or with an error if the connection ended first.
 func (c *connection) publishDone(o *Output, reason byte, err error) {
 	if err != nil {
-		c.queue.lose(o)
+		c.queue.markLost(o)
 		return
 	}
 	c.finish(o)

@@ -108,8 +108,8 @@ func (q *queue) finish(o *Output) {
 	}
 }
 
-// lose notes that the connection ended before the broker acknowledged an output that was sent.
-func (q *queue) lose(o *Output) {
+// markLost notes that the connection ended before the broker acknowledged an output that was sent.
+func (q *queue) markLost(o *Output) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	o.lost = true

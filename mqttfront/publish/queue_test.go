@@ -31,7 +31,7 @@ func sendUntilWait(q *queue) (sent []*Output) {
 // lose ends the connection of a queue with everything in flight, and begins the next.
 func lose(q *queue, blamed bool) (abandoned []*Output) {
 	for _, o := range slices.Clone(q.inFlight) {
-		q.lose(o)
+		q.markLost(o)
 	}
 	return q.requeue(blamed)
 }

@@ -16,9 +16,9 @@ func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Resu
 	if r.State().IsHeld() {
 		l.load.add(r) // not counted yet: this leader did not execute it, it only sends the reply
 	}
-	l.pending.EndLogging(r)
+	l.pending.EndProposal(r)
 	r.MarkDelivering(index, time.Now())
-	l.metrics.Stage(metrics.StageCommit, time.Since(r.Began))
+	l.metrics.ObserveStage(metrics.StageCommit, time.Since(r.Began))
 	l.metrics.Answered(r, result)
 	if result.Code == fsm.CodeNoReply {
 		l.addUnsentLocked(index)
@@ -121,7 +121,7 @@ func (l *Leader) endReplyLocked(o *publish.Output) {
 	}
 	if r := o.Tag.(*pending.Request); r.State() == pending.StateDelivering {
 		now := time.Now()
-		l.metrics.Stage(metrics.StagePublish, now.Sub(o.Queued))
+		l.metrics.ObserveStage(metrics.StagePublish, now.Sub(o.Queued))
 		l.load.turnaround += (now.Sub(r.Arrived) - l.load.turnaround) / 64
 		if o.Index == 0 || r.Read { // no entry of the log tells the peers that it is answered
 			l.reportLocked(r.Command.ID)

@@ -50,7 +50,7 @@ func (d *Dispatcher) NewClients(driver broker.Driver) *Clients {
 // mayWatch reports whether a client watches a key, or has requests on their way through the log, which may make it watch one.
 func (d *Dispatcher) mayWatch(clientID string) (watches bool) {
 	d.mu.Lock()
-	writes := d.pending.Logging(clientID)
+	writes := d.pending.Proposals(clientID)
 	d.mu.Unlock()
 	if writes > 0 {
 		return true
@@ -68,8 +68,8 @@ func (d *Dispatcher) propose(command fsm.Command) {
 // flush calls Store.Flush.
 func (d *Dispatcher) flush() { d.store.Flush() }
 
-// ignored counts a message on the invoke topic that is not executed.
-func (d *Dispatcher) ignored(reason string) {
+// countIgnored counts a message on the invoke topic that is not executed.
+func (d *Dispatcher) countIgnored(reason string) {
 	d.metrics.Ignored.WithLabelValues(reason).Inc()
 	d.log.Debug("message on the invoke topic is not executed", "reason", reason)
 }

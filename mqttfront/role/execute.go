@@ -48,7 +48,7 @@ func (l *Leader) executeLocked(r *pending.Request, onArrival bool) {
 			return
 		}
 	}
-	l.metrics.Stage(metrics.StageQueue, now.Sub(r.Arrived))
+	l.metrics.ObserveStage(metrics.StageQueue, now.Sub(r.Arrived))
 	d := l.decideLocked(r, onArrival, now)
 	overloaded := d.overload != ""
 	if overloaded && r.NeedsLogEntry() && r.Command.ID.IsZero() {
@@ -96,7 +96,7 @@ func (l *Leader) submitLocked(r *pending.Request, d decision) {
 	default: // a write; or a GET whose client has a write in the store, which goes through the log behind that
 		command = l.commandForLogLocked(r)
 	}
-	l.pending.BeginLogging(r)
+	l.pending.BeginProposal(r)
 	if !l.store.Propose(command, r) {
 		requeueLocked(l.tracker, l, r)
 	}
@@ -123,7 +123,7 @@ func (l *Leader) resolveRejectedLocked(r *pending.Request, index uint64, result 
 	l.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
 	l.markInheritedAnsweredLocked(r)
 	l.addUnsentLocked(index)
-	l.pending.EndLogging(r)
+	l.pending.EndProposal(r)
 	l.load.remove(r)
 	l.endLocked(r)
 	return false

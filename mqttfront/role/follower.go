@@ -58,7 +58,7 @@ func (f follower) appliedLocked(outcome *fsm.EntryOutcome) {
 func (f follower) readDoneLocked(r *pending.Request, _ *fsm.Result) { requeueLocked(f.tracker, f, r) }
 
 func (f follower) requeuedLocked(r *pending.Request) {
-	f.pending.EndLogging(r)
+	f.pending.EndProposal(r)
 	if !f.dropStaleLocked(r) { // dropSince skipped it while the store or a publish queue had it
 		f.keepFirstLocked(r)
 	}

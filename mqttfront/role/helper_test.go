@@ -178,7 +178,7 @@ func (f *node) held() int { return f.pending.Len() }
 func (f *node) heldBytes() int { return f.pending.Bytes() }
 
 // writes returns how many writes of a client are under way.
-func (f *node) writes(client string) int { return f.pending.Logging(client) }
+func (f *node) writes(client string) int { return f.pending.Proposals(client) }
 
 // reported returns the requests of which the leader is about to report that they are answered.
 func (f *node) reported() []fsm.RequestID { return leading(f).toRelease }

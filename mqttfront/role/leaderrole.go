@@ -44,7 +44,7 @@ func (l *Leader) changedLocked(event *fsm.Event) { l.notifyLocked(event, 0) }
 
 func (l *Leader) committedLocked(r *pending.Request, outcome *fsm.EntryOutcome, i int) {
 	if r.Command.Kind == fsm.KindScan { // the command in the log was a no-op
-		l.pending.EndLogging(r)
+		l.pending.EndProposal(r)
 		if !l.store.Read(&r.Command, r) {
 			requeueLocked(l.tracker, l, r)
 		}
@@ -77,7 +77,7 @@ func (l *Leader) readDoneLocked(r *pending.Request, result *fsm.Result) {
 	l.answerLocked(r, 0, result)
 }
 
-// requeuedLocked drops a stale request. It does not call EndLogging: the leadership is about to end, and no GET of the same client may overtake a write
+// requeuedLocked drops a stale request. It does not call EndProposal: the leadership is about to end, and no GET of the same client may overtake a write
 // until then.
 func (l *Leader) requeuedLocked(r *pending.Request) {
 	l.dropStaleLocked(r)

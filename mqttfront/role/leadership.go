@@ -118,7 +118,7 @@ func (l *Leader) stopServing() (toRelease []fsm.RequestID) {
 			next.requeuedLocked(r)
 		}
 	}
-	l.pending.EndAllLogging()
+	l.pending.EndAllProposals()
 	l.pending.FindOutcomes()
 	l.pending.AwaitReports()
 	l.room.Broadcast()

@@ -61,7 +61,7 @@ func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message,
 	origin := c.driver.Origin(message.Publish)
 	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrival.At, origin.QoS, &r.Request)
 	if reason != "" {
-		c.dispatcher.ignored(reason)
+		c.dispatcher.countIgnored(reason)
 	}
 	switch verdict {
 	case wire.VerdictIgnore:

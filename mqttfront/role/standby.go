@@ -43,7 +43,7 @@ func (s standby) readDoneLocked(r *pending.Request, _ *fsm.Result) { requeueLock
 
 // requeuedLocked drops the request: it was not acknowledged, so the broker delivers it to the next leader.
 func (s standby) requeuedLocked(r *pending.Request) {
-	s.pending.EndLogging(r)
+	s.pending.EndProposal(r)
 	s.releaseLocked(r)
 }
 

@@ -38,8 +38,8 @@ func (p *packet) add(key, value string) {
 	p.properties.User = append(p.properties.User, packets.User{Key: key, Value: value})
 }
 
-// expires sets the message expiry to the time left, rounded up to seconds. It is at least 1 s.
-func (p *packet) expires(left time.Duration) {
+// setExpiry sets the message expiry to the time left, rounded up to seconds. It is at least 1 s.
+func (p *packet) setExpiry(left time.Duration) {
 	p.expiry = uint32(max((left+time.Second-1)/time.Second, 1))
 	p.properties.MessageExpiry = &p.expiry
 }
@@ -49,7 +49,7 @@ func EncodeReply(r *Request, deadline time.Time, result *fsm.Result, now time.Ti
 	p := newPublish(r.ResponseTopic, nil)
 	p.properties.CorrelationData = r.Correlation
 	if !deadline.IsZero() {
-		p.expires(deadline.Sub(now))
+		p.setExpiry(deadline.Sub(now))
 	}
 	status := "200"
 	if r.UnsupportedVersion != "" {
@@ -112,7 +112,7 @@ func EncodeNotification(event *fsm.Event, receiver *fsm.Receiver, left time.Dura
 		payload = resp.AppendArray(nil, "NOTIFY", "DEL")
 	}
 	p := newPublish(topics.Notification(receiver.ClientID, event.Key), payload)
-	p.expires(left)
+	p.setExpiry(left)
 	p.add("__ts", event.Version.String())
 	p.add("__protVer", protocolVersion)
 	return &p.publish

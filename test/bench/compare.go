@@ -157,8 +157,8 @@ func (o *compareOptions) environment() (env *environment, clean func(), err erro
 	return env, func() { _ = os.RemoveAll(root) }, os.Chmod(root, 0o755) // mosquitto reads its configuration after it has given up root
 }
 
-// within starts a system in a folder of its own, calls use, stops the system, and removes the folder.
-func within(ctx context.Context, env *environment, s system, use func(*environment, *deployment) error) error {
+// withSystem starts a system in a folder of its own, calls use, stops the system, and removes the folder.
+func withSystem(ctx context.Context, env *environment, s system, use func(*environment, *deployment) error) error {
 	inner := *env
 	var err error
 	if inner.dir, err = os.MkdirTemp(env.dir, "system-"); err != nil {
@@ -180,7 +180,7 @@ const (
 )
 
 func (o *compareOptions) measure(ctx context.Context, env *environment, s system, round int, measured *comparison) error {
-	return within(ctx, env, s, func(env *environment, d *deployment) error {
+	return withSystem(ctx, env, s, func(env *environment, d *deployment) error {
 		base := loadOptions{ValueSize: valueSize, Keys: benchKeys, Connections: connections, Warmup: o.warmup, Duration: o.duration}
 		if d.raft == "" {
 			filling := base

@@ -38,8 +38,8 @@ func (d *deployment) add(env *environment, name, program string, arguments ...st
 	return err
 }
 
-// settled waits for a condition. It fails at the limit, or if a process has ended.
-func (d *deployment) settled(ctx context.Context, what string, limit time.Duration, condition func() bool) error {
+// waitFor waits for a condition. It fails at the limit, or if a process has ended.
+func (d *deployment) waitFor(ctx context.Context, what string, limit time.Duration, condition func() bool) error {
 	err := until(ctx, what, limit, func() bool { return condition() || d.ended() != nil })
 	if p := d.ended(); p != nil {
 		text, _ := os.ReadFile(p.log) // the error has what could be read

@@ -153,7 +153,7 @@ func (m *growthPoint) take(x *measurement) {
 // keys measures one node with a number of keys: half of the requests read, half write.
 func (g *growth) keys(ctx context.Context, env *environment, keys, size int) (*growthPoint, error) {
 	m := &growthPoint{What: "keys", Size: keys, Detail: fmt.Sprintf("values of %d bytes", size)}
-	return m, within(ctx, env, plain(1), func(env *environment, d *deployment) error {
+	return m, withSystem(ctx, env, plain(1), func(env *environment, d *deployment) error {
 		options := g.load(keys, size)
 		filling := options
 		filling.Fill, filling.Outstanding = true, 256
@@ -214,7 +214,7 @@ func (g *growth) restart(ctx context.Context, d *deployment, m *growthPoint, byt
 		return err
 	}
 	d.processes[len(d.processes)-1] = again
-	if err := d.settled(ctx, "the restarted node is ready", 5*time.Minute, func() bool { return answers(ctx, "http://"+d.health[0]+"/readyz") }); err != nil {
+	if err := d.waitFor(ctx, "the restarted node is ready", 5*time.Minute, func() bool { return answers(ctx, "http://"+d.health[0]+"/readyz") }); err != nil {
 		return err
 	}
 	m.Restart = time.Since(began).Seconds()
@@ -225,7 +225,7 @@ func (g *growth) restart(ctx context.Context, d *deployment, m *growthPoint, byt
 
 // sets measures SETs on a cluster of a number of nodes. change adjusts the options of the load.
 func (g *growth) sets(ctx context.Context, env *environment, m *growthPoint, nodes int, change func(*loadOptions)) (*growthPoint, error) {
-	return m, within(ctx, env, plain(nodes), func(env *environment, d *deployment) error {
+	return m, withSystem(ctx, env, plain(nodes), func(env *environment, d *deployment) error {
 		options := g.load(benchKeys, valueSize)
 		options.GETs = 0
 		change(&options)

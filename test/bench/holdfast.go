@@ -74,7 +74,7 @@ func (d *deployment) mosquitto(ctx context.Context, env *environment, links link
 	if err := d.add(env, "broker", program, "-c", config); err != nil {
 		return err
 	}
-	return d.settled(ctx, "mosquitto listens", startTime, func() bool { return listens(plain) && listens(secure) })
+	return d.waitFor(ctx, "mosquitto listens", startTime, func() bool { return listens(plain) && listens(secure) })
 }
 
 // holdfast starts some nodes, and waits until all are ready, hence have a leader.
@@ -91,7 +91,7 @@ func (d *deployment) holdfast(ctx context.Context, env *environment, nodes int, 
 			return err
 		}
 	}
-	return d.settled(ctx, "the nodes are ready", startTime, func() bool {
+	return d.waitFor(ctx, "the nodes are ready", startTime, func() bool {
 		for _, health := range d.health {
 			if !answers(ctx, "http://"+health+"/readyz") {
 				return false

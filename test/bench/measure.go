@@ -34,20 +34,20 @@ func (d *deployment) measure(ctx context.Context, env *environment, o loadOption
 	}
 	before := d.cpu()
 	var output []byte
-	loader := &bytes.Buffer{}
+	stderr := &bytes.Buffer{}
 	var loading time.Duration
 	if d.raft != "" {
 		output, err = post(ctx, d.raft, text)
 	} else {
 		command := exec.CommandContext(ctx, env.self, "role", "load", "--system", d.kind, "--addresses", strings.Join(d.addresses, ","), "--authority", d.authority, "--options", string(text))
-		command.Stderr = loader
+		command.Stderr = stderr
 		output, err = command.Output()
 		if command.ProcessState != nil {
 			loading = command.ProcessState.UserTime() + command.ProcessState.SystemTime()
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load: %w: %s", err, lastLines(loader.String(), 3))
+		return nil, fmt.Errorf("load: %w: %s", err, lastLines(stderr.String(), 3))
 	}
 	if p := d.ended(); p != nil {
 		return nil, fmt.Errorf("load: %s has ended", p.name)
@@ -64,7 +64,7 @@ func (d *deployment) measure(ctx context.Context, env *environment, o loadOption
 		return nil, fmt.Errorf("load: %w", err)
 	}
 	if m.result.Errors+m.result.Unknown > 0 {
-		return m, fmt.Errorf("load: %d errors, %d unknown: %s", m.result.Errors, m.result.Unknown, lastLines(loader.String(), 3))
+		return m, fmt.Errorf("load: %d errors, %d unknown: %s", m.result.Errors, m.result.Unknown, lastLines(stderr.String(), 3))
 	}
 	return m, nil
 }

@@ -106,7 +106,7 @@ func (p *ports) take() string {
 	const first, count = 20_000, 12_000
 	for {
 		p.next++
-		address := port(first + (os.Getpid()*97+p.next)%count)
+		address := loopbackAddress(first + (os.Getpid()*97+p.next)%count)
 		listener, err := net.Listen("tcp", address)
 		if err == nil {
 			_ = listener.Close()

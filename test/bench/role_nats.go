@@ -101,4 +101,4 @@ func (s *natsStore) Close() {
 	}
 }
 
-func port(n int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(n)) }
+func loopbackAddress(n int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(n)) }

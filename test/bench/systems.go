@@ -52,7 +52,7 @@ func echoSystem(name string, subscribers int, workloads []workload) system {
 				return d, err
 			}
 		}
-		return d, d.settled(ctx, "the responders are ready", startTime, func() bool {
+		return d, d.waitFor(ctx, "the responders are ready", startTime, func() bool {
 			for _, p := range d.processes[1:] {
 				if text, err := os.ReadFile(p.log); err != nil || !bytes.Contains(text, []byte("ready")) {
 					return false
@@ -76,7 +76,7 @@ func etcdSystem() system {
 		if err != nil {
 			return d, err
 		}
-		return d, d.settled(ctx, "etcd is ready", startTime, func() bool {
+		return d, d.waitFor(ctx, "etcd is ready", startTime, func() bool {
 			for _, address := range d.addresses {
 				if !answers(ctx, "http://"+address+"/health") {
 					return false
@@ -96,7 +96,7 @@ func natsSystem() system {
 		if err != nil {
 			return d, err
 		}
-		return d, d.settled(ctx, "NATS is ready", startTime, func() bool {
+		return d, d.waitFor(ctx, "NATS is ready", startTime, func() bool {
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
 			s, err := openNATS(ctx, d.addresses, 1)
@@ -118,7 +118,7 @@ func raftSystem() system {
 		if err != nil {
 			return d, err
 		}
-		return d, d.settled(ctx, "raft has a leader", startTime, func() bool {
+		return d, d.waitFor(ctx, "raft has a leader", startTime, func() bool {
 			for _, address := range d.addresses {
 				if answers(ctx, "http://"+address) {
 					d.raft = "http://" + address

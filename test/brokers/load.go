@@ -15,8 +15,8 @@ const (
 	loadPause   = 10 * time.Millisecond // pause of each client between two requests
 )
 
-// pressure is the load: clients, each of which writes a growing counter to a key of its own.
-type pressure struct {
+// loadGenerator is the load: clients, each of which writes a growing counter to a key of its own.
+type loadGenerator struct {
 	stop func()
 	work sync.WaitGroup
 
@@ -38,9 +38,9 @@ func connect(ctx context.Context, i *instance, id string) (*client.Client, error
 
 func loadKey(number int) string { return fmt.Sprintf("load/%d", number) }
 
-func startLoad(ctx context.Context, i *instance) (*pressure, error) {
+func startLoad(ctx context.Context, i *instance) (*loadGenerator, error) {
 	ctx, stop := context.WithCancel(ctx)
-	l := &pressure{stop: stop}
+	l := &loadGenerator{stop: stop}
 	for number := range loadClients {
 		c, err := connect(ctx, i, fmt.Sprintf("load-%d", number))
 		if err != nil {
@@ -55,7 +55,7 @@ func startLoad(ctx context.Context, i *instance) (*pressure, error) {
 	return l, nil
 }
 
-func (l *pressure) run(ctx context.Context, c *client.Client, number int) {
+func (l *loadGenerator) run(ctx context.Context, c *client.Client, number int) {
 	for counter := 1; ctx.Err() == nil; counter++ {
 		began := time.Now()
 		_, err := c.Set(ctx, loadKey(number), fmt.Append(nil, counter))
@@ -80,7 +80,7 @@ func (l *pressure) run(ctx context.Context, c *client.Client, number int) {
 
 // during calls do under load, and waits until the load goes on. It returns the longest time that an answered request took meanwhile, and how many requests
 // failed.
-func (l *pressure) during(what string, do func() error) (gap time.Duration, failed int, err error) {
+func (l *loadGenerator) during(what string, do func() error) (gap time.Duration, failed int, err error) {
 	if err := l.progress(200); err != nil {
 		return 0, 0, fmt.Errorf("before %s: %w", what, err)
 	}
@@ -100,7 +100,7 @@ func (l *pressure) during(what string, do func() error) (gap time.Duration, fail
 }
 
 // progress waits until more requests were answered.
-func (l *pressure) progress(more int) error {
+func (l *loadGenerator) progress(more int) error {
 	l.mu.Lock()
 	goal := l.answered + more
 	l.mu.Unlock()
@@ -112,7 +112,7 @@ func (l *pressure) progress(more int) error {
 }
 
 // everyClient waits until each client has finished a request that it began after the call: all that were under way before are counted then.
-func (l *pressure) everyClient() error {
+func (l *loadGenerator) everyClient() error {
 	l.mu.Lock()
 	before := l.finished
 	l.mu.Unlock()
@@ -129,7 +129,7 @@ func (l *pressure) everyClient() error {
 }
 
 // end stops the load and reports every acknowledged write that is lost.
-func (l *pressure) end(ctx context.Context, i *instance) error {
+func (l *loadGenerator) end(ctx context.Context, i *instance) error {
 	l.stop()
 	l.work.Wait()
 	reader, err := connect(ctx, i, "load-reader")

@@ -67,8 +67,8 @@ func (in *injection) setClocks(ctx context.Context, chosen []*machine, offset fu
 	return true, nil
 }
 
-// troubled returns the function that injects a fault of one node's disk. change sets the fault, or removes it.
-func (in *injection) troubled(change func(t *record.Trouble, on bool)) func(ctx, always context.Context) (bool, error) {
+// diskFault returns the function that injects a fault of one node's disk. change sets the fault, or removes it.
+func (in *injection) diskFault(change func(t *record.Trouble, on bool)) func(ctx, always context.Context) (bool, error) {
 	return func(ctx, _ context.Context) (bool, error) {
 		chosen, done, err := in.occupy(in.choose("a node"), bodyLock)
 		if err != nil {
@@ -96,7 +96,7 @@ func (in *injection) troubled(change func(t *record.Trouble, on bool)) func(ctx,
 func (in *injection) slowDisk(ctx, always context.Context) (bool, error) {
 	delay := time.Duration(10+in.random.IntN(300)) * time.Millisecond
 	in.note = delay.String()
-	return in.troubled(func(t *record.Trouble, on bool) {
+	return in.diskFault(func(t *record.Trouble, on bool) {
 		t.SyncDelay = 0
 		if on {
 			t.SyncDelay = record.Duration(delay)
@@ -104,15 +104,15 @@ func (in *injection) slowDisk(ctx, always context.Context) (bool, error) {
 	})(ctx, always)
 }
 
-// stopped stops a machine, calls do, and starts the machine. Before and after that it waits until the state hashes of all replicas can be compared.
+// withMachineStopped stops a machine, calls do, and starts the machine. Before and after that it waits until the state hashes of all replicas can be compared.
 // Otherwise two disks could be emptied one after the other, and the second could have the last copy of an entry.
-func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (bool, error) {
+func (in *injection) withMachineStopped(ctx context.Context, m *machine, do func() error) (bool, error) {
 	free, ok := in.takeDisk(ctx, m)
 	if !ok {
 		return false, errBusy
 	}
 	defer free()
-	return in.stopLocked(ctx, m, do)
+	return in.withMachineStoppedLocked(ctx, m, do)
 }
 
 // takeDisk locks diskLock and the machine's body, until free is called. It tries again for as long as the fault is to last, and then returns false.
@@ -133,8 +133,8 @@ func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok 
 	}
 }
 
-// stopLocked does what stopped does, for a caller that has called takeDisk. It returns false if it did not call do, or if a step failed.
-func (in *injection) stopLocked(ctx context.Context, m *machine, do func() error) (bool, error) {
+// withMachineStoppedLocked does what stopped does, for a caller that has called takeDisk. It returns false if it did not call do, or if a step failed.
+func (in *injection) withMachineStoppedLocked(ctx context.Context, m *machine, do func() error) (bool, error) {
 	const patience = time.Minute
 	if _, missing := in.settle(ctx, patience); missing != "" {
 		in.note = "not done: " + missing
@@ -166,7 +166,7 @@ func (in *injection) flip(ctx context.Context, pattern string) (bool, error) {
 	}
 	defer free()
 	flipped := false
-	_, err := in.stopLocked(ctx, m, func() error {
+	_, err := in.withMachineStoppedLocked(ctx, m, func() error {
 		path, err := newest(filepath.Join(m.folder, "data"), pattern)
 		if err != nil || path == "" {
 			in.note = "there is no " + pattern
@@ -186,7 +186,7 @@ func (in *injection) flip(ctx context.Context, pattern string) (bool, error) {
 	})
 	if _, useless := m.reasons(); err == nil && useless {
 		in.note += ", not noticed"
-		_, err = in.stopLocked(ctx, m, m.wipe)
+		_, err = in.withMachineStoppedLocked(ctx, m, m.wipe)
 	}
 	return flipped, err
 }
@@ -223,13 +223,13 @@ func newest(folder, pattern string) (path string, err error) {
 // replaceMember empties a machine's disk: its node joins anew, as another member.
 func (in *injection) replaceMember(ctx, _ context.Context) (bool, error) {
 	m := in.choose("a node")[0]
-	return in.stopped(ctx, m, m.wipe)
+	return in.withMachineStopped(ctx, m, m.wipe)
 }
 
 // removeMember stops a machine, has the leader remove its member, and starts it again with an empty disk: its node joins as another member.
 func (in *injection) removeMember(ctx, _ context.Context) (bool, error) {
 	m := in.choose("a node")[0]
-	return in.stopped(ctx, m, func() error {
+	return in.withMachineStopped(ctx, m, func() error {
 		for given := in.now() + 30*time.Second; ; {
 			var err error
 			if leader := in.leader(); leader != nil && leader != m {
@@ -252,7 +252,7 @@ func (in *injection) removeMember(ctx, _ context.Context) (bool, error) {
 func (in *injection) rollingRestart(ctx, _ context.Context) (bool, error) {
 	var restarted []string
 	for _, m := range in.choose("all") {
-		done, err := in.stopped(ctx, m, func() error { return nil })
+		done, err := in.withMachineStopped(ctx, m, func() error { return nil })
 		if done {
 			restarted = append(restarted, m.ID)
 		}

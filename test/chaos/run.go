@@ -135,7 +135,7 @@ func (w *world) live(ctx context.Context) error {
 	if !w.smoke {
 		plan = drawPlan(w.seed, w.duration, w.kinds)
 	}
-	w.run.Search = search(w.nodes, w.ingest, plan)
+	w.run.Search = searchCommand(w.nodes, w.ingest, plan)
 	for i := range plan {
 		w.say("planned: %s", &plan[i])
 	}

@@ -24,9 +24,9 @@ func simulated() map[string]string {
 	}
 }
 
-// search returns the command that looks for a failure of this run in the simulation, whose runs can be repeated exactly. The command has the run's number
+// searchCommand returns the command that looks for a failure of this run in the simulation, whose runs can be repeated exactly. The command has the run's number
 // of nodes, its ingest mode, and the kinds of faults of its plan.
-func search(nodes int, ingest string, faults []fault) string {
+func searchCommand(nodes int, ingest string, faults []fault) string {
 	wanted := make(map[string]bool)
 	for _, f := range faults {
 		if kind := simulated()[f.kind]; kind != "" {

@@ -255,7 +255,7 @@ func (j *judge) checkOrder() {
 		slices.SortFunc(ops, func(a, b *Op) int { return cmp.Compare(a.Sequence, b.Sequence) })
 		var latest *Op
 		for _, o := range ops {
-			if !o.Known || !o.Singly() || o.Reply.Kind == resp.ReplyError || o.Verb == Notify || o.Verb == Stop {
+			if !o.Known || !o.SentOnce() || o.Reply.Kind == resp.ReplyError || o.Verb == Notify || o.Verb == Stop {
 				continue
 			}
 			if latest != nil && o.Version.Before(latest.Version) && j.conditions.ArrivedInOrder(latest, o) {

@@ -211,8 +211,8 @@ func (o *Op) Overloaded() bool {
 	return o.Known && o.Reply.Kind == resp.ReplyError && o.Reply.Error == errorOverloaded
 }
 
-// Singly reports whether the request was published once, and is known to have reached a session (simulation) or the broker (chaos).
-func (o *Op) Singly() bool { return len(o.Sendings) == 1 && len(o.Sendings[0].Receivers) > 0 }
+// SentOnce reports whether the request was published once, and is known to have reached a session (simulation) or the broker (chaos).
+func (o *Op) SentOnce() bool { return len(o.Sendings) == 1 && len(o.Sendings[0].Receivers) > 0 }
 
 // Notification is a notification as its client saw it.
 type Notification struct {

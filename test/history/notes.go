@@ -93,14 +93,14 @@ func (j *judge) checkSuffixes(client string, notes []Notification, complete bool
 		}
 		// If notifications may have been dropped or missed, this one may repeat one that the client did not get. Then the repetition has to go on until it
 		// reaches what the client already had.
-		again := func(reached func(change) bool) bool {
+		reachedLater := func(reached func(change) bool) bool {
 			return (missed || !complete) && slices.ContainsFunc(notes[i+1:], func(n Notification) bool { return reached(n.change()) })
 		}
-		if last, ok := latest[c.Key]; ok && c.before(last) && !known[c] && !again(func(n change) bool { return n.Key == c.Key && !n.before(last) }) {
+		if last, ok := latest[c.Key]; ok && c.before(last) && !known[c] && !reachedLater(func(n change) bool { return n.Key == c.Key && !n.before(last) }) {
 			j.violation("notifications", "%s: %+v at %v came after %+v", client, c, notes[i].At, last)
 			return
 		}
-		if !c.Deleted && c.Version.Before(newest) && !known[c] && !again(func(n change) bool { return !n.Deleted && !n.Version.Before(newest) }) {
+		if !c.Deleted && c.Version.Before(newest) && !known[c] && !reachedLater(func(n change) bool { return !n.Deleted && !n.Version.Before(newest) }) {
 			j.violation("notifications", "%s: %+v at %v came after a later change of another key, %s", client, c, notes[i].At, newest)
 			return
 		}

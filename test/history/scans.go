@@ -122,5 +122,5 @@ func (j *judge) existsThroughout(ops []*Op, first, last *Op) *Op {
 
 // inOrder reports whether two requests of a client surely reached the leader in the order of sending.
 func (j *judge) inOrder(a, b *Op) bool {
-	return a.Singly() && b.Singly() && j.conditions.ArrivedInOrder != nil && j.conditions.ArrivedInOrder(a, b)
+	return a.SentOnce() && b.SentOnce() && j.conditions.ArrivedInOrder != nil && j.conditions.ArrivedInOrder(a, b)
 }

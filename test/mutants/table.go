@@ -202,7 +202,7 @@ func frontEnd() []Mutant {
 		one("session_revived", "a session that dropped requests as stale admits later ones after a recent probe", "order of a client", "mqttfront/ingest/connection.go",
 			"\tcase c.stale.Load() && !c.shared:\n", "\tcase c.stale.Load() && !c.shared && message.Topic != c.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
 		one("read_overtakes_requeued", "a read overtakes a write of its client that the store returned unexecuted", "order of a client", "mqttfront/role/leaderrole.go",
-			"func (l *Leader) requeuedLocked(r *pending.Request) {\n", "func (l *Leader) requeuedLocked(r *pending.Request) {\n\tl.pending.EndLogging(r)\n").shownBy("flapping leadership"),
+			"func (l *Leader) requeuedLocked(r *pending.Request) {\n", "func (l *Leader) requeuedLocked(r *pending.Request) {\n\tl.pending.EndProposal(r)\n").shownBy("flapping leadership"),
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/role/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, time.Nanosecond)"},

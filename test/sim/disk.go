@@ -22,19 +22,19 @@ import (
 // disk is what a machine stores: it outlives the processes that use it. Each write takes effect as a whole or not at all, as bbolt's
 // do. For a write that is under way when the process dies, chance decides.
 type disk struct {
-	mu        schedule.Mutex
-	random    *rand.Rand
-	draw      string // the node's incarnation: the random part of its Raft id; empty for a new machine
-	logs      map[uint64]*raft.Log
-	first     uint64
-	last      uint64
-	stable    map[string][]byte
-	snapshots []*savedSnapshot // the newest last
-	offered   []byte           // what the offerStore saved
-	contact   int64            // the time that the contactStore saved
-	touched   bool             // contact was ever saved
-	synced    int64            // what contact becomes when the power fails
-	wasSynced bool             // what touched becomes then
+	mu          schedule.Mutex
+	random      *rand.Rand
+	incarnation string // the node's incarnation: the random part of its Raft id; empty for a new machine
+	logs        map[uint64]*raft.Log
+	first       uint64
+	last        uint64
+	stable      map[string][]byte
+	snapshots   []*savedSnapshot // the newest last
+	offered     []byte           // what the offerStore saved
+	contact     int64            // the time that the contactStore saved
+	touched     bool             // contact was ever saved
+	synced      int64            // what contact becomes when the power fails
+	wasSynced   bool             // what touched becomes then
 
 	trouble time.Time     // when a fault last affected the disk
 	latency time.Duration // mean latency of each write
@@ -62,7 +62,7 @@ func (d *disk) losePower() {
 func (d *disk) wipe() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.draw, d.first, d.last, d.snapshots, d.offered, d.contact, d.touched = "", 0, 0, nil, nil, 0, false
+	d.incarnation, d.first, d.last, d.snapshots, d.offered, d.contact, d.touched = "", 0, 0, nil, nil, 0, false
 	d.synced, d.wasSynced = 0, false
 	d.logs, d.stable = make(map[uint64]*raft.Log), make(map[string][]byte)
 }
@@ -126,7 +126,7 @@ func (d *disk) copied() *disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return &disk{
-		random: rand.New(rand.NewPCG(d.random.Uint64(), 0)), draw: d.draw, logs: maps.Clone(d.logs), first: d.first, last: d.last,
+		random: rand.New(rand.NewPCG(d.random.Uint64(), 0)), incarnation: d.incarnation, logs: maps.Clone(d.logs), first: d.first, last: d.last,
 		stable: maps.Clone(d.stable), snapshots: slices.Clone(d.snapshots), offered: d.offered,
 	}
 }
@@ -191,12 +191,12 @@ func (m *mount) write(change func(*disk)) error {
 	m.mu.Lock()
 	m.writing = append(m.writing, w)
 	m.mu.Unlock()
-	for opened := d.hanging.whenOpen(); opened != nil && !waited(m, opened); {
+	for opened := d.hanging.whenOpen(); opened != nil && !diedWhileWaiting(m, opened); {
 		opened = d.hanging.whenOpen()
 	}
 	if latency > 0 {
 		timer := time.NewTimer(latency)
-		waited(m, timer.C)
+		diedWhileWaiting(m, timer.C)
 		timer.Stop()
 	}
 	m.mu.Lock()
@@ -212,8 +212,8 @@ func (d *disk) locked(change func(*disk)) {
 	change(d)
 }
 
-// waited waits for c or the death of the process, and reports whether the process has died.
-func waited[T any](m *mount, c <-chan T) bool {
+// diedWhileWaiting waits for c or the death of the process, and reports whether the process has died.
+func diedWhileWaiting[T any](m *mount, c <-chan T) bool {
 	select {
 	case <-c:
 		return false

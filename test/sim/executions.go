@@ -62,7 +62,7 @@ func (e *executions) recordSets(transaction *fsm.Command, result *fsm.Result, te
 
 // recordSet notes the outcome of a command or of an operation of a transaction, if it is a SET of a value that no other request writes.
 func (e *executions) recordSet(set *fsm.Command, result *fsm.Result, term uint64, now time.Duration) {
-	if set.Kind == fsm.KindSet && isOfOne(string(set.Key), string(set.Value)) && result.Code != fsm.CodeNoReply {
+	if set.Kind == fsm.KindSet && hasOneWriter(string(set.Key), string(set.Value)) && result.Code != fsm.CodeNoReply {
 		e.record(set, result, term, now)
 	}
 }
@@ -89,8 +89,8 @@ func (e *executions) record(command *fsm.Command, result *fsm.Result, term uint6
 	e.last[what] = next
 }
 
-// isOfOne reports whether a value is written by one request only.
-func isOfOne(key, value string) bool { return value != "" && !strings.HasPrefix(key, "lock/") }
+// hasOneWriter reports whether a value is written by one request only.
+func hasOneWriter(key, value string) bool { return value != "" && !strings.HasPrefix(key, "lock/") }
 
 // effect returns when a SET first took effect, and the host whose node executed it then, nil if that is not known. ok is false if it took no effect.
 func (e *executions) effect(o *history.Op) (at time.Duration, by *host, ok bool) {
@@ -113,7 +113,7 @@ func (s *simulation) checkExecutions() {
 	for _, o := range s.load.History.Ops {
 		refused := o.Known && o.Reply.Kind == resp.ReplyError && !o.Late && (!o.Anonymous || o.Overloaded())
 		for _, set := range o.Operations() {
-			if _, _, effect := s.executions.effect(&set); refused && isOfOne(set.Key, set.Value) && effect {
+			if _, _, effect := s.executions.effect(&set); refused && hasOneWriter(set.Key, set.Value) && effect {
 				s.violation("effect after an error", "%s took effect", o)
 			}
 		}

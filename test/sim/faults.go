@@ -192,7 +192,7 @@ func (s *simulation) damageDisk(f *fault, h *host) bool {
 		h.mu.Unlock()
 	}
 	s.trace.add(h.name, "the disk has lost: %q", what)
-	h.letGo()
+	h.release()
 	s.damaging.Unlock()
 	if worst { // the leader is away for a while, with the only copy of the newest entries
 		h.start()

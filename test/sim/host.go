@@ -40,7 +40,7 @@ type host struct {
 	mu      schedule.Mutex
 	process *process
 	stopped bool // the run ends: no node starts any more
-	held    int  // how many calls of hold are not undone by letGo: the node is not started meanwhile
+	held    int  // how many calls of hold are not undone by release: the node is not started meanwhile
 	damaged bool // a fault has damaged the disk: the node may refuse to go on
 	removed bool // a fault has removed the member: the node may end because of that
 	starts  int  // how many processes were started
@@ -134,7 +134,7 @@ var errKilled = errors.New("killed")
 // kill ends the process as kill -9 does. With silently it ends it as a power failure does: the other machines are not told.
 func (h *host) kill(silently bool) {
 	h.hold() // nobody starts another one before this one is gone
-	defer h.letGo()
+	defer h.release()
 	h.mu.Lock()
 	p := h.process
 	h.process = nil
@@ -161,14 +161,14 @@ func (h *host) losePower() {
 	}
 }
 
-// hold prevents that the node is started; letGo allows it again.
+// hold prevents that the node is started; release allows it again.
 func (h *host) hold() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.held++
 }
 
-func (h *host) letGo() {
+func (h *host) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.held--
@@ -200,7 +200,7 @@ func (h *host) shutdown() {
 		}
 	}
 	h.hold() // nobody starts another one before this one is gone: it may be paused, and has the address until then
-	defer h.letGo()
+	defer h.release()
 	h.mu.Lock()
 	if h.process == p {
 		h.process = nil
@@ -220,12 +220,12 @@ func (p *process) exit(err error) {
 		h.sim.trace.add(h.name, "process %d ends: %v", p.number, err)
 		h.sim.load.Go(func() {
 			schedule.Enter(0)
-			h.recover(p, err)
+			h.restartAfterExit(p, err)
 		})
 	})
 }
 
-func (h *host) recover(p *process, reason error) {
+func (h *host) restartAfterExit(p *process, reason error) {
 	<-p.gone
 	h.mu.Lock()
 	current := h.process == p
@@ -239,7 +239,7 @@ func (h *host) recover(p *process, reason error) {
 		return
 	}
 	if errors.Is(reason, errKilled) {
-		h.letGo()
+		h.release()
 		return
 	}
 	wipe := false
@@ -258,7 +258,7 @@ func (h *host) recover(p *process, reason error) {
 		h.sim.trace.add(h.name, "the disk is emptied")
 		h.wipe()
 	}
-	h.letGo()
+	h.release()
 	if h.sim.sleep(time.Second) {
 		h.start()
 	}
@@ -276,10 +276,10 @@ func (h *host) wipe() {
 func (h *host) identity() raft.ServerID {
 	h.disk.mu.Lock()
 	defer h.disk.mu.Unlock()
-	if h.disk.draw == "" {
-		h.disk.draw = fmt.Sprintf("%08x", h.disk.random.Uint32())
+	if h.disk.incarnation == "" {
+		h.disk.incarnation = fmt.Sprintf("%08x", h.disk.random.Uint32())
 	}
-	return cluster.Identity{Node: h.name, Incarnation: h.disk.draw}.RaftID()
+	return cluster.Identity{Node: h.name, Incarnation: h.disk.incarnation}.RaftID()
 }
 
 // run opens a node, and runs it until the context ends.

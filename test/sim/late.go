@@ -24,7 +24,7 @@ func (s *simulation) giveLead(ctx context.Context, to *host, within time.Duratio
 			continue
 		}
 		if node := leader.member(); node != nil {
-			s.done("transfer", node.Membership().Transfer(ctx, to.name))
+			s.succeeded("transfer", node.Membership().Transfer(ctx, to.name))
 		}
 	}
 	return false
@@ -180,7 +180,7 @@ func (s *simulation) comeBackToLead(ctx context.Context, f *fault, h *host) bool
 		s.sleep(f.lasts - time.Second)
 		for _, other := range s.hosts {
 			if node := other.member(); other != h && node != nil {
-				s.done("snapshot", node.Snapshots().Create())
+				s.succeeded("snapshot", node.Snapshots().Create())
 			}
 		}
 		h.disk.locked(func(d *disk) { d.trouble = time.Now() }) // with an earlier hang of the disk the stop may exceed DiskDeadline: the node may exit then

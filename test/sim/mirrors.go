@@ -15,14 +15,14 @@ const mirrorTopics = "mirror/"
 // checkMirrors waits until the retained messages match the state, and records a violation if that takes too long. No client writes at that time.
 func (s *simulation) checkMirrors() {
 	const patience = 10 * time.Second
-	if unlike := s.until(patience, 200*time.Millisecond, s.unlike); unlike != "" {
+	if unlike := s.until(patience, 200*time.Millisecond, s.firstMismatch); unlike != "" {
 		s.violation("mirrors", "after %v: %s", patience, unlike)
 	}
 }
 
-// unlike describes a retained message that does not match the state, or says why the state is not available. It returns "" if all match. It ignores
+// firstMismatch describes a retained message that does not match the state, or says why the state is not available. It returns "" if all match. It ignores
 // the topics of mirrors that were removed: their retained messages stay.
-func (s *simulation) unlike() string {
+func (s *simulation) firstMismatch() string {
 	node, missing := s.leadingMember()
 	if missing != "" {
 		return missing

@@ -62,7 +62,7 @@ func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 		for range 3 {
 			for _, h := range s.hosts {
 				if member := h.member(); member != nil {
-					s.done("snapshot", member.Snapshots().Create())
+					s.succeeded("snapshot", member.Snapshots().Create())
 				}
 			}
 			s.sleep(f.lasts / 3)
@@ -70,7 +70,7 @@ func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 	case changeSettings:
 		s.changeSettings(f, victim)
 	case demoteMember:
-		if !s.done("demote", node.Membership().Demote(ctx, victim.name)) {
+		if !s.succeeded("demote", node.Membership().Demote(ctx, victim.name)) {
 			return false
 		}
 		s.sleep(f.lasts)
@@ -85,11 +85,11 @@ func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 func (s *simulation) transfer(ctx context.Context, f *fault, leader *host, node *cluster.Node) bool {
 	target := s.hosts[f.node]
 	if f.variant%3 > 0 || target == leader {
-		return s.done("transfer", node.Membership().Transfer(ctx, ""))
+		return s.succeeded("transfer", node.Membership().Transfer(ctx, ""))
 	}
 	const stopped = 1500 * time.Millisecond
 	schedule.StopAfter(target.group, 1+uint64(f.variant>>4)%512, stopped)
-	s.done("transfer", node.Membership().Transfer(ctx, target.name))
+	s.succeeded("transfer", node.Membership().Transfer(ctx, target.name))
 	return true
 }
 
@@ -108,7 +108,7 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 		if random.IntN(2) == 0 {
 			schedule.DelayAfter(leader.group, 1+random.Uint64N(1<<random.IntN(12)), between(random, 50*time.Millisecond, 2*time.Second))
 		}
-		if node == nil || !s.done("transfer", node.Membership().Transfer(ctx, "")) || f.variant%2 == 0 {
+		if node == nil || !s.succeeded("transfer", node.Membership().Transfer(ctx, "")) || f.variant%2 == 0 {
 			continue
 		}
 		for deadline := s.trace.now() + patience; s.trace.now() < deadline; s.sleep(time.Millisecond) {
@@ -142,7 +142,7 @@ func (s *simulation) lag(ctx context.Context, f *fault) {
 		switch node := leader.member(); random.IntN(3) {
 		case 0:
 			if node != nil {
-				s.done("transfer", node.Membership().Transfer(ctx, ""))
+				s.succeeded("transfer", node.Membership().Transfer(ctx, ""))
 			}
 		case 1:
 			schedule.Stop(leader.group, between(random, time.Second, 2900*time.Millisecond))
@@ -162,7 +162,7 @@ func (s *simulation) lag(ctx context.Context, f *fault) {
 func (s *simulation) transferBack(ctx context.Context, to *host) bool {
 	for _, h := range s.hosts {
 		if node := h.member(); h != to && node != nil && node.Status().Role == "leader" {
-			return s.done("transfer back", node.Membership().Transfer(ctx, to.name))
+			return s.succeeded("transfer back", node.Membership().Transfer(ctx, to.name))
 		}
 	}
 	return false
@@ -200,7 +200,7 @@ func (s *simulation) depose(ctx context.Context, f *fault, leader *host, node *c
 		s.network.reset(func(c *conn) bool { l := c.outgoing(); return l.class == classBroker && l.from == leader.name })
 	}
 	s.sleep(f.offset)
-	deposed := s.done("transfer", node.Membership().Transfer(ctx, ""))
+	deposed := s.succeeded("transfer", node.Membership().Transfer(ctx, ""))
 	s.sleep(f.lasts)
 	for _, l := range slowed {
 		s.network.slow(l, 0)
@@ -208,7 +208,7 @@ func (s *simulation) depose(ctx context.Context, f *fault, leader *host, node *c
 	return deposed
 }
 
-func (s *simulation) done(what string, err error) bool {
+func (s *simulation) succeeded(what string, err error) bool {
 	if err != nil {
 		s.trace.add("OPERATOR", "%s: %v", what, err)
 	}
@@ -231,7 +231,7 @@ func (s *simulation) removeMember(ctx context.Context, node *cluster.Node, victi
 	if errors.Is(err, peer.ErrRefused) || errors.Is(err, peer.ErrNotLeader) || errors.Is(err, peer.ErrNotDone) {
 		mark(false)
 	}
-	return s.done("remove", err)
+	return s.succeeded("remove", err)
 }
 
 // promote makes a member a voter again.
@@ -241,7 +241,7 @@ func (s *simulation) promote(ctx context.Context, h *host) {
 		return
 	}
 	if node := leader.member(); node != nil {
-		s.done("promote", node.Membership().Add(ctx, raft.ServerAddress(h.address()), true))
+		s.succeeded("promote", node.Membership().Add(ctx, raft.ServerAddress(h.address()), true))
 	}
 }
 
@@ -313,7 +313,7 @@ func (s *simulation) asLeader(what string, do func(context.Context, *cluster.Nod
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	return s.done(what, do(ctx, node))
+	return s.succeeded(what, do(ctx, node))
 }
 
 // changeSettings offers other settings on one node for a time: limits, mirrors, or a policy that denies the guest everything.

@@ -250,7 +250,7 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 	case cutLeaders:
 		f.delay, f.lasts = between(r, 5*time.Millisecond, 400*time.Millisecond), between(r, 6*time.Second, 15*time.Second)
 	case sleepsThrough:
-		f.leader, f.lasts = false, t.remembered()+between(r, time.Second, 4*time.Second)
+		f.leader, f.lasts = false, t.outcomeLifetime()+between(r, time.Second, 4*time.Second)
 	case lateNode:
 		f.leader, f.lasts = false, t.front.SessionExpiry*time.Duration(30+r.IntN(60))/100
 	case expireUnled:

@@ -103,7 +103,7 @@ func newSimulation(config Config) *simulation {
 	s.tunables.drawIngest(rand.New(rand.NewPCG(config.Seed, 4)), config.Ingest)
 	s.load = workload.New(workload.Settings{
 		Seed: s.seed, Expiry: s.tunables.expiry, DefaultExpiry: s.tunables.front.DefaultExpiry, CopyWindow: s.tunables.front.SessionExpiry,
-		Lifetime: s.tunables.remembered(), Pace: s.tunables.pace, LockTTL: s.tunables.lockTTL, Generation: 6 * time.Second,
+		Lifetime: s.tunables.outcomeLifetime(), Pace: s.tunables.pace, LockTTL: s.tunables.lockTTL, Generation: 6 * time.Second,
 	})
 	s.network = newNetwork(rand.New(rand.NewPCG(config.Seed, 2)), s.tunables.latency)
 	s.broker = newBroker(s.network, s.tunables.broker)
@@ -190,7 +190,7 @@ func (s *simulation) live() {
 		h.offset.Store(0)
 	}
 	s.recoverWithin(prober, s.tunables.recoveryTime(), "after the last fault")
-	s.load.Over()
+	s.load.StopClients()
 	s.converge()
 	s.checkMirrors()
 	s.finalReads(prober)
@@ -199,15 +199,15 @@ func (s *simulation) live() {
 	s.stop()
 }
 
-// fewOutcomes is more outcomes than any run has to remember at once: a dedup table with room for so many never gets full.
-const fewOutcomes = 10_000
+// ampleDedupEntries is more outcomes than any run has to remember at once: a dedup table with room for so many never gets full.
+const ampleDedupEntries = 10_000
 
 // recoveryTime bounds the time until service is back after the last fault. A small dedup table may be full: the store then refuses writes until it
 // forgets outcomes, and all clients compete for the room.
 func (t *tunables) recoveryTime() time.Duration {
 	const usual = 10 * time.Second
-	if t.offer.Limits.DedupEntries < fewOutcomes {
-		return usual + 3*t.remembered()
+	if t.offer.Limits.DedupEntries < ampleDedupEntries {
+		return usual + 3*t.outcomeLifetime()
 	}
 	return usual
 }

@@ -100,7 +100,7 @@ func (s *simulation) trap(ctx context.Context, f *fault, leader *host) bool {
 	if f.kind == stoppedWhenDialling && f.variant%2 == 0 {
 		s.network.reset(func(c *conn) bool { l := c.outgoing(); return l.class == classBroker && l.from == leader.name })
 	} else if node := leader.member(); node != nil {
-		s.done("transfer", node.Membership().Transfer(ctx, ""))
+		s.succeeded("transfer", node.Membership().Transfer(ctx, ""))
 	}
 	s.sleep(f.lasts)
 	return s.traps.remove(f)

@@ -91,8 +91,8 @@ func (t *tunables) drawFront(r *rand.Rand) {
 	f.RequestsPerClient = pick(r, 4, 4096, 4096)
 }
 
-// remembered returns how long the outcome of a request of the usual expiry is remembered.
-func (t *tunables) remembered() time.Duration {
+// outcomeLifetime returns how long the outcome of a request of the usual expiry is outcomeLifetime.
+func (t *tunables) outcomeLifetime() time.Duration {
 	f := &t.front
 	return time.Duration(t.expiry)*time.Second + f.DedupMargin + f.SessionExpiry + f.OverloadAge + f.ProposalAge
 }

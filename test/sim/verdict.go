@@ -35,7 +35,7 @@ func (s *simulation) notesComplete() bool {
 // roomForAll reports whether every node had room to hold each request, and the dedup table had room to remember each refusal. Without room a request
 // may bypass the leader, be executed later, and break the order of its client.
 func (s *simulation) roomForAll() bool {
-	return s.metric("holdfast_held_requests_dropped_total", "full") == 0 && s.tunables.offer.Limits.DedupEntries >= fewOutcomes
+	return s.metric("holdfast_held_requests_dropped_total", "full") == 0 && s.tunables.offer.Limits.DedupEntries >= ampleDedupEntries
 }
 
 // arrivedInOrder reports whether two requests surely arrived at the leader in the order in which they were sent. There are two cases. In both, the node

@@ -7,8 +7,8 @@ import (
 	"holdfast/test/history"
 )
 
-// teller is what a client knows of a bank (a few accounts, see package history). Each generation has a bank of its own.
-type teller struct {
+// bankView is what a client knows of a bank (a few accounts, see package history). Each generation has a bank of its own.
+type bankView struct {
 	name   string
 	values [history.BankAccounts]string // the last value of each account that the client read or wrote; "" if none
 	// single is the number of the account that the client last read by a GET alone. version is that value's version, zero if not known.
@@ -16,15 +16,15 @@ type teller struct {
 	version hlc.Timestamp
 }
 
-func (t *teller) key(number int) string { return fmt.Sprintf("%s/%d", t.name, number) }
+func (t *bankView) key(number int) string { return fmt.Sprintf("%s/%d", t.name, number) }
 
 // transfers moves amounts between the accounts of a bank, and reads all of them at once. Several clients do so with the same accounts, so many
 // transactions find that a balance is not what it was.
 func (c *Client) transfers() {
-	var t teller
+	var t bankView
 	for c.pause() {
 		if name := fmt.Sprintf("bank/%d", c.generation()); name != t.name {
-			t = teller{name: name}
+			t = bankView{name: name}
 		}
 		done, ok := c.Do(c.banking(&t))
 		switch {
@@ -38,7 +38,7 @@ func (c *Client) transfers() {
 }
 
 // banking draws an operation on a bank.
-func (c *Client) banking(t *teller) history.Op {
+func (c *Client) banking(t *bankView) history.Op {
 	all := history.Op{Verb: history.Txn, Key: t.name}
 	order := c.random.Perm(history.BankAccounts)
 	from, to, other := order[0], order[1], order[2]
@@ -75,7 +75,7 @@ func (c *Client) banking(t *teller) history.Op {
 func (c *Client) part(number int) string { return fmt.Sprintf("%s/%d", c.unique(), number) }
 
 // add returns the part of a transaction that adds amount to the balance of an account.
-func (t *teller) add(number, amount int, unique string) history.Op {
+func (t *bankView) add(number, amount int, unique string) history.Op {
 	before, _ := history.Balance(t.values[number])
 	return history.Op{
 		Verb: history.Set, Key: t.key(number), Value: history.AccountValue(before+amount, unique), Condition: history.NEX, Expected: t.values[number],
@@ -83,7 +83,7 @@ func (t *teller) add(number, amount int, unique string) history.Op {
 }
 
 // note records the values that an applied operation has read and written.
-func (t *teller) note(o *history.Op) {
+func (t *bankView) note(o *history.Op) {
 	t.version = hlc.Timestamp{} // the account of single may have another value now
 	if o.Verb == history.Txn && len(o.Reply.Replies) != len(o.Parts) {
 		return // package history reports that

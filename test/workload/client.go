@@ -263,8 +263,8 @@ func (c *Client) Await(r *Request) bool {
 	if r.Op.NoExpiry {
 		expiry = c.load.DefaultExpiry
 	}
-	given := time.NewTimer(r.Op.Call + expiry + time.Second - c.load.Now())
-	defer given.Stop()
+	deadline := time.NewTimer(r.Op.Call + expiry + time.Second - c.load.Now())
+	defer deadline.Stop()
 	copies := 0
 	if !r.Op.Anonymous {
 		copies = c.random.IntN(3)
@@ -278,7 +278,7 @@ func (c *Client) Await(r *Request) bool {
 				c.sendLater(r)
 			}
 			return true
-		case <-given.C:
+		case <-deadline.C:
 			return false
 		case <-c.load.end:
 			return false

@@ -278,19 +278,19 @@ func (c *Client) Probe(limit time.Duration) (took time.Duration, worked bool) {
 	began := c.load.Now()
 	for c.load.Now()-began < limit {
 		o := history.Op{Verb: history.Set, Key: fmt.Sprintf("probe/%d", c.random.Uint32()), Value: c.unique()}
-		if !c.worked(o) {
+		if !c.attempt(o) {
 			continue
 		}
 		o.Verb, o.Value = history.Get, ""
-		if c.worked(o) {
+		if c.attempt(o) {
 			return c.load.Now() - began, true
 		}
 	}
 	return c.load.Now() - began, false
 }
 
-// worked sends an operation, and reports whether a reply that is no error came within a second.
-func (c *Client) worked(o history.Op) bool {
+// attempt sends an operation, and reports whether a reply that is no error came within a second.
+func (c *Client) attempt(o history.Op) bool {
 	r := c.Begin(o)
 	timer := time.NewTimer(time.Second)
 	defer timer.Stop()

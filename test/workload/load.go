@@ -32,7 +32,7 @@ type Load struct {
 
 	began time.Time
 	end   chan struct{}  // closed by End: all goroutines stop, also those that carry messages
-	over  chan struct{}  // closed by Over: the clients begin no further operations
+	over  chan struct{}  // closed by StopClients: the clients begin no further operations
 	work  sync.WaitGroup // the goroutines that Go has started
 	staff sync.WaitGroup // the clients that Staff has started
 }
@@ -63,7 +63,7 @@ func (l *Load) Ended() bool {
 	}
 }
 
-// Sleep waits, at most until End, and reports whether to go on. It is not cut short by Over.
+// Sleep waits, at most until End, and reports whether to go on. It is not cut short by StopClients.
 func (l *Load) Sleep(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -75,7 +75,7 @@ func (l *Load) Sleep(d time.Duration) bool {
 	}
 }
 
-// waitUnlessOver waits, at most until Over, and reports whether the clients are to go on.
+// waitUnlessOver waits, at most until StopClients, and reports whether the clients are to go on.
 func (l *Load) waitUnlessOver(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -91,8 +91,8 @@ func (l *Load) waitUnlessOver(d time.Duration) bool {
 	}
 }
 
-// Over tells the clients to stop, and waits until they have.
-func (l *Load) Over() {
+// StopClients tells the clients to stop, and waits until they have.
+func (l *Load) StopClients() {
 	close(l.over)
 	l.staff.Wait()
 }

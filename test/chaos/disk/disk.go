@@ -100,21 +100,21 @@ func (d *Disk) detach(u *unsynced) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	u.opened--
-	d.dropLocked(u)
+	d.dropIfUnusedLocked(u)
 }
 
-// forget is called when a file has lost a name. If the file has no name and no handle left, it drops the unsynced data, because another file may get
+// dropIfUnused is called when a file has lost a name. If the file has no name and no handle left, it drops the unsynced data, because another file may get
 // its inode.
-func (d *Disk) forget(inode uint64) {
+func (d *Disk) dropIfUnused(inode uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if u := d.files[inode]; u != nil {
-		d.dropLocked(u)
+		d.dropIfUnusedLocked(u)
 	}
 }
 
-// dropLocked removes a file from d.files if it has no open handle and, besides, either no unsynced data or no name.
-func (d *Disk) dropLocked(u *unsynced) {
+// dropIfUnusedLocked removes a file from d.files if it has no open handle and, besides, either no unsynced data or no name.
+func (d *Disk) dropIfUnusedLocked(u *unsynced) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	var st syscall.Stat_t

@@ -138,7 +138,7 @@ func (n *node) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn,
 func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
 	inode := inodeOf(filepath.Join(n.path(), name))
 	errno := n.LoopbackNode.Unlink(ctx, name)
-	n.disk.forget(inode)
+	n.disk.dropIfUnused(inode)
 	return errno
 }
 
@@ -147,7 +147,7 @@ func (n *node) Rename(ctx context.Context, name string, parent fs.InodeEmbedder,
 	to := parent.(*node)
 	replaced := inodeOf(filepath.Join(to.path(), newName))
 	errno := fs.ToErrno(unix.Renameat2(unix.AT_FDCWD, filepath.Join(n.path(), name), unix.AT_FDCWD, filepath.Join(to.path(), newName), uint(flags)))
-	n.disk.forget(replaced)
+	n.disk.dropIfUnused(replaced)
 	return errno
 }
 

@@ -108,10 +108,10 @@ type connection struct {
 	once   sync.Once
 	window chan struct{} // one element for each unacknowledged publication; its capacity is the broker's Receive Maximum, at most 1000
 
-	mu      sync.Mutex
-	next    uint16            // packet id of the last publication
-	flight  map[uint16]func() // by packet id of an unacknowledged publication: what its PUBACK calls
-	writing sync.Mutex        // held while a packet is written
+	mu           sync.Mutex
+	lastPacketID uint16            // packet id of the last publication
+	flight       map[uint16]func() // by packet id of an unacknowledged publication: what its PUBACK calls
+	writing      sync.Mutex        // held while a packet is written
 }
 
 // dial connects, and subscribes. present says that the broker has kept the session.
@@ -265,11 +265,11 @@ func (c *connection) publish(topic string, payload []byte, properties *packets.P
 	publish := packet.Content.(*packets.Publish)
 	publish.Topic, publish.Payload, publish.QoS, publish.Properties = topic, payload, 1, properties
 	c.mu.Lock()
-	for c.next++; c.next == 0 || c.next == 65535 || c.flight[c.next] != nil; {
-		c.next++
+	for c.lastPacketID++; c.lastPacketID == 0 || c.lastPacketID == 65535 || c.flight[c.lastPacketID] != nil; {
+		c.lastPacketID++
 	}
-	publish.PacketID = c.next
-	c.flight[c.next] = done
+	publish.PacketID = c.lastPacketID
+	c.flight[c.lastPacketID] = done
 	c.mu.Unlock()
 	return c.write(packet)
 }

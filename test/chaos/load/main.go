@@ -116,7 +116,7 @@ func (s *server) bad(w http.ResponseWriter, r *http.Request) {
 
 // over stops the clients, and answers when they have stopped.
 func (s *server) over(w http.ResponseWriter, r *http.Request) {
-	s.load.Over()
+	s.load.StopClients()
 	s.state(w, r)
 }
 

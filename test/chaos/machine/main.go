@@ -45,7 +45,7 @@ func run() (code int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("mount the disk: %w", err)
 	}
-	path, err := newPath(localBroker, os.Getenv("CHAOS_BROKER"))
+	path, err := newDelayProxy(localBroker, os.Getenv("CHAOS_BROKER"))
 	if err != nil {
 		return 0, err
 	}
@@ -72,7 +72,7 @@ func run() (code int, err error) {
 }
 
 // watchTrouble polls troubleFile, and applies the faults that it names to the disk and the path.
-func watchTrouble(d *disk.Disk, path *path) {
+func watchTrouble(d *disk.Disk, path *delayProxy) {
 	last := ""
 	for ; ; time.Sleep(50 * time.Millisecond) {
 		text, err := os.ReadFile(troubleFile)

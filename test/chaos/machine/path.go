@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// path is a proxy that passes connections on to the broker, each byte after a delay.
-type path struct {
+// delayProxy is a proxy that passes connections on to the broker, each byte after a delay.
+type delayProxy struct {
 	broker string
 	delay  atomic.Int64 // a time.Duration
 }
 
-func newPath(listen, broker string) (*path, error) {
+func newDelayProxy(listen, broker string) (*delayProxy, error) {
 	listener, err := net.Listen("tcp", listen)
 	if err != nil {
 		return nil, err
 	}
-	p := &path{broker: broker}
+	p := &delayProxy{broker: broker}
 	go func() {
 		for {
 			near, err := listener.Accept()
@@ -30,9 +30,9 @@ func newPath(listen, broker string) (*path, error) {
 	return p, nil
 }
 
-func (p *path) setDelay(d time.Duration) { p.delay.Store(int64(d)) }
+func (p *delayProxy) setDelay(d time.Duration) { p.delay.Store(int64(d)) }
 
-func (p *path) connect(near net.Conn) {
+func (p *delayProxy) connect(near net.Conn) {
 	far, err := net.DialTimeout("tcp", p.broker, 5*time.Second)
 	if err != nil {
 		_ = near.Close()
@@ -49,7 +49,7 @@ type chunk struct {
 }
 
 // pass passes on what comes from one side to the other until one of them ends.
-func (p *path) pass(from, to net.Conn) {
+func (p *delayProxy) pass(from, to net.Conn) {
 	chunks := make(chan chunk, 64)
 	go func() {
 		defer close(chunks)

@@ -28,7 +28,7 @@ func TestPathDelaysAndForwards(t *testing.T) {
 	}
 	address := probe.Addr().String()
 	_ = probe.Close() // the path listens there
-	p, err := newPath(address, echo.Addr().String())
+	p, err := newDelayProxy(address, echo.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

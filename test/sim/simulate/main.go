@@ -140,7 +140,7 @@ func (o *options) simulate(ctx context.Context, folder string) error {
 		err = fmt.Errorf("%d of %d runs failed; what is needed to understand them is in %s", len(total.failures), total.runs, o.report)
 	}
 	if err == nil {
-		err = total.enough()
+		err = total.checkCoverage()
 	}
 	return err
 }

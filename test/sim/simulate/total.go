@@ -135,8 +135,8 @@ const (
 	manySeeds       = 20               // with this many runs or more, enough of them must have been checked in full
 )
 
-// enough returns an error if the runs did or checked too little.
-func (t *total) enough() error {
+// checkCoverage returns an error if the runs did or checked too little.
+func (t *total) checkCoverage() error {
 	switch {
 	case t.perSecond() < leastOperations:
 		return fmt.Errorf("only %.1f operations a virtual second: fewer than %d", t.perSecond(), leastOperations)
