@@ -111,7 +111,7 @@ func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]b
 
 // newCallLocked makes the request. c.mu must be held.
 func (c *Client) newCallLocked(ctx context.Context, correlation []byte, token hlc.Timestamp, arguments [][]byte) *call {
-	expiry := uint32(min(max((c.timeout(ctx)+time.Second-1)/time.Second, 1), math.MaxUint32))
+	expiry := uint32(min(max((min(c.timeout(ctx), math.MaxUint32*time.Second)+time.Second-1)/time.Second, 1), math.MaxUint32))
 	format := byte(0)
 	properties := &paho.PublishProperties{
 		ResponseTopic: c.responseTopic, CorrelationData: correlation, MessageExpiry: &expiry,

@@ -3,6 +3,7 @@ package fsm
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -183,7 +184,9 @@ func (m *Machine) emitEvent(outcome *EntryOutcome, position int, changed *record
 		Index: m.index, Command: position, Key: changed.key(), Deleted: deleted,
 		Version: changed.version().Timestamp(hlc.StoreNodeID), At: m.now, Receivers: receivers,
 	}
-	if !deleted {
+	if deleted {
+		event.Key = strings.Clone(event.Key) // it must not keep the deleted value in memory
+	} else {
 		event.Value = changed.value()
 	}
 	outcome.Events = append(outcome.Events, event)

@@ -29,3 +29,18 @@ func TestRemovedEventsAreFreed(t *testing.T) {
 		t.Errorf("%d events of %d bytes are left", len(u.events), u.bytes)
 	}
 }
+
+// The event of a deletion does not keep the deleted value in memory.
+func TestDeletionKeepsOnlyTheKey(t *testing.T) {
+	l := newLeader(t)
+	l.apply(watching("c", "k"), l.set("k", strings.Repeat("x", 1<<20)))
+	found, _ := l.m.values.find([]byte("k"))
+	value := weak.Make(unsafe.StringData(found.value()))
+	found = nil
+	l.log = nil // it has the value, too
+	deletion := l.apply(del("k"))
+	runtime.GC()
+	if value.Value() != nil || len(deletion.Events) != 1 || deletion.Events[0].Key != "k" {
+		t.Errorf("the value is in memory: %t; events: %d", value.Value() != nil, len(deletion.Events))
+	}
+}

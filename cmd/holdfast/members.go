@@ -110,6 +110,9 @@ the word of a node that has lost the others.`
 }
 
 func (a *administration) keepPeers(command *cobra.Command, k *keepOptions) error {
+	if err := a.checkFlags(); err != nil { // --if-any must not hide a mistake
+		return err
+	}
 	ctx, cancel := context.WithTimeout(command.Context(), a.timeout)
 	defer cancel()
 	if k.ifAny {

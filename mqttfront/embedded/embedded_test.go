@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -370,10 +372,11 @@ func TestSessionThatIsAwayIsBounded(t *testing.T) {
 		<-time.After(time.Millisecond)
 	}
 	sender := publisher(t, b, "sender")
-	payload := make([]byte, 1<<20)
+	payload, property := make([]byte, 1<<19), packets.User{Key: "k", Value: strings.Repeat("x", 1<<15)}
+	properties := &packets.Properties{User: slices.Repeat([]packets.User{property}, 16)} // as large as the payload
 	acknowledged := make(chan struct{}, 100)
 	for range 80 {
-		if err := sender.Publish(t.Context(), &packets.Publish{Topic: "t", Payload: payload}, func(byte, error) { acknowledged <- struct{}{} }); err != nil {
+		if err := sender.Publish(t.Context(), &packets.Publish{Topic: "t", Payload: payload, Properties: properties}, func(byte, error) { acknowledged <- struct{}{} }); err != nil {
 			t.Fatal(err)
 		}
 		sender.Flush()

@@ -113,9 +113,8 @@ func (h *hook) OnQosPublish(client *mqtt.Client, packet packets.Packet, _ int64,
 	if !client.Closed() {
 		return
 	}
-	const overhead = 256
 	size, _ := h.away.LoadOrStore(client, new(atomic.Int64))
-	if size.(*atomic.Int64).Add(int64(overhead+len(packet.Payload))) <= maxSessionBytes {
+	if size.(*atomic.Int64).Add(sizeOf(&packet)) <= maxSessionBytes {
 		return
 	}
 	h.log.Warn("the session of a disconnected client is removed: too many messages are queued for it", "client", client.ID)
@@ -128,4 +127,14 @@ func (h *hook) forget(client *mqtt.Client) {
 	h.away.Delete(client)
 	h.server.UnsubscribeClient(client)
 	client.ClearInflights()
+}
+
+// sizeOf returns about how many bytes of memory a queued message takes.
+func sizeOf(packet *packets.Packet) int64 {
+	const overhead, perProperty = 256, 64
+	size := overhead + len(packet.TopicName) + len(packet.Payload) + len(packet.Properties.ResponseTopic) + len(packet.Properties.CorrelationData)
+	for i := range packet.Properties.User {
+		size += perProperty + len(packet.Properties.User[i].Key) + len(packet.Properties.User[i].Val)
+	}
+	return int64(size)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -166,6 +167,7 @@ func (s *session) runPass(ctx context.Context, queuedVersions map[topic]string) 
 	defer watching.Wait()
 	defer cancel(nil)
 	s.scan(func(t topic, _ *wanted) { s.backlog.expect(t) })
+	p.forgetPending()
 	if found.blind, err = p.subscribe(ctx); err == nil {
 		err = p.awaitRetained(ctx)
 	}
@@ -376,6 +378,13 @@ func (p *pass) received(message mqttconn.Message) {
 		p.recordQueued(t, w.version)
 		p.count(&p.stale)
 	}
+}
+
+// forgetPending removes the corrections that the broker has not acknowledged from queuedVersions: what it sends in this pass may be older.
+func (p *pass) forgetPending() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.queuedVersions, func(t topic, _ string) bool { return p.s.backlog.isPending(t) })
 }
 
 func (p *pass) count(number *int) {

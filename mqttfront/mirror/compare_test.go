@@ -71,6 +71,30 @@ func TestUnretainedTopicsAreFoundByTheSecondLook(t *testing.T) {
 	}
 }
 
+// The broker may send an old retained message after it has acknowledged a correction that was under way when the pass began. That says nothing of what it
+// retains.
+func TestCorrectionUnderWayIsNotUnretained(t *testing.T) {
+	m := newTestMirror()
+	m.env.View = func(f func(*fsm.Machine)) { f(stateWith(t, "old")) }
+	s := m.connected()
+	queued := make(map[topic]string)
+	old := mqttconn.Message{Publish: &paho.Publish{Topic: "t/old", Retain: true, Payload: []byte("of yesterday")}}
+	first := &pass{s: s, began: time.Now(), queuedVersions: queued, unlike: make(map[topic]struct{})}
+	first.received(old)
+	if first.stale != 1 || len(queued) != 1 {
+		t.Fatalf("%d are stale, %d queued", first.stale, len(queued))
+	}
+	second := &pass{s: s, began: time.Now(), queuedVersions: queued, unlike: make(map[topic]struct{})}
+	second.forgetPending()
+	s.backlog.done(s.backlog.take(time.Now()), true)
+	if second.received(old); second.unretained != 0 {
+		t.Error("it counts as acknowledged and not retained")
+	}
+	if e := s.backlog.take(time.Now()); e == nil || e.topic.key != "old" {
+		t.Errorf("%+v is published again", e)
+	}
+}
+
 // A topic that the broker refuses, and whose key has gone, is in line when the broker retains nothing there.
 func TestRefusedTopicOfADeletedKeyIsInLine(t *testing.T) {
 	m := newTestMirror()

@@ -37,7 +37,7 @@ func newQueue(maxNotifications, maxBytes int, penaltyKey func(*wire.Request) str
 }
 
 // push queues an output. Replies are bounded by the requests that are admitted. Notifications are bounded here: push drops and returns the oldest ones until
-// the others are within maxNotifications and maxBytes. The newest one stays, whatever its size.
+// the others are within maxNotifications and maxBytes. The newest one stays, whatever its size. Those that are dropped have no Event any more.
 func (q *queue) push(o *Output) (dropped []*Output) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -49,6 +49,7 @@ func (q *queue) push(o *Output) (dropped []*Output) {
 			oldest := q.notifications[0]
 			oldest.dropped = true // next passes it over
 			q.bytes -= oldest.size()
+			oldest.Event, oldest.Receiver = nil, nil // it stays in waiting for a while
 			q.notifications = q.notifications[1:]
 			dropped = append(dropped, oldest)
 			q.droppedInWaiting++

@@ -2,6 +2,7 @@ package publish
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"holdfast/fsm"
@@ -90,22 +91,35 @@ func TestForgedClientIDPenalizesNobody(t *testing.T) {
 	}
 }
 
-// Beyond the bound of the queue the oldest notifications are given up, and no reply.
+// Beyond a bound of the queue the oldest notifications are given up, and no reply. The queue no longer keeps their values, and always keeps the newest one.
 func TestQueueGivesUpTheOldestNotifications(t *testing.T) {
-	q := newTestQueue(false)
-	q.push(reply("c", "r"))
-	var events, dropped []*Output
-	for range 5 {
-		events = append(events, &Output{Event: &fsm.Event{}})
-	}
-	for _, o := range events {
-		dropped = append(dropped, q.push(o)...)
-	}
-	if !slices.Equal(dropped, events[:2]) {
-		t.Fatalf("%d dropped", len(dropped))
-	}
-	if sent := sendUntilWait(q); len(sent) != 4 || sent[1] != events[2] || len(q.notifications) != 0 {
-		t.Errorf("%d sent", len(sent))
+	for name, test := range map[string]struct {
+		bytes   []int // of the values of notifications
+		dropped int
+	}{
+		"too many":           {[]int{1, 1, 1, 1, 1}, 2},
+		"too large":          {[]int{400 << 10, 400 << 10, 400 << 10}, 1},
+		"one is too large":   {[]int{1, 2 << 20}, 1},
+		"within both bounds": {[]int{300 << 10, 300 << 10, 300 << 10}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := newTestQueue(false)
+			q.push(reply("c", "r"))
+			var events, dropped []*Output
+			for _, size := range test.bytes {
+				events = append(events, &Output{Event: &fsm.Event{Value: strings.Repeat("x", size)}})
+				dropped = append(dropped, q.push(events[len(events)-1])...)
+			}
+			if !slices.Equal(dropped, events[:test.dropped]) {
+				t.Fatalf("%d dropped, want %d", len(dropped), test.dropped)
+			}
+			if slices.ContainsFunc(dropped, func(o *Output) bool { return o.Event != nil }) {
+				t.Error("a value is still in memory")
+			}
+			if sent := sendUntilWait(q); len(sent) != 1+len(events)-test.dropped || sent[1] != events[test.dropped] || len(q.notifications) != 0 || q.bytes != 0 {
+				t.Errorf("%d sent", len(sent))
+			}
+		})
 	}
 }
 

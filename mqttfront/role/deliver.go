@@ -39,6 +39,8 @@ func (l *Leader) notifyLocked(event *fsm.Event, age time.Duration) {
 	if age >= l.known.expiry {
 		return
 	}
+	own := *event // a waiting notification must not keep the other events of its entry in memory
+	event = &own
 	for i := range event.Receivers {
 		l.watermark.Add(event.Index)
 		l.sendLocked(event.Receivers[i].ClientID, &publish.Output{

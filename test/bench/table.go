@@ -148,9 +148,10 @@ func (p *point) processorWithout(names ...string) []float64 {
 	return sums
 }
 
-// processors writes how much processor time each process used. The number of requests under way is the largest measured one up to 256.
+// processors writes how much processor time each process used. The number of requests under way is the largest measured one up to 256, or the
+// smallest one if all are larger.
 func (c *comparison) processors(b *strings.Builder) {
-	chosen := 0
+	chosen := slices.Min(c.outstanding())
 	for _, n := range c.outstanding() {
 		if n <= 256 {
 			chosen = max(chosen, n)

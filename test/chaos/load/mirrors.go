@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,7 +40,7 @@ func (s *server) checkMirrors() {
 		}
 	}
 	for key, version := range retained {
-		if !asked[key] && !strings.HasPrefix(key, "probe/") && !strings.HasPrefix(key, "scan/") {
+		if !asked[key] && !slices.ContainsFunc([]string{"probe/", "scan/", "bad/"}, func(unread string) bool { return strings.HasPrefix(key, unread) }) {
 			s.load.History.AddOdd("a mirror shows %s as version %q, which no client has written", key, version)
 		}
 	}
