@@ -19,9 +19,9 @@ import (
 type call struct {
 	publish     *paho.Publish
 	correlation string
-	done        chan answer // has room for one
-	isKeyNotify bool        // a KEYNOTIFY or its STOP
-	began       moment
+	done        chan answer   // has room for one
+	isKeyNotify bool          // the command is KEYNOTIFY, with or without STOP
+	began       moment        // when it was made; a moment also counts the time in which the machine was suspended
 	expiry      time.Duration // the message expiry
 	sent        bool          // guarded by Client.mu
 }

@@ -27,7 +27,7 @@ func OpSet(key string, value []byte, list ...Option) Op {
 		o.fail("the time to live is %v: must be positive", o.ttl)
 	}
 	op := Op{arguments: [][]byte{[]byte("SET"), []byte(key), value}, token: o.token, err: o.err}
-	if o.expires { // PX goes before NEX: after NEX it could be taken for the expected value
+	if o.expires { // an expected value may follow NEX, so PX must come before NEX
 		ms := o.ttl / time.Millisecond
 		if o.ttl%time.Millisecond > 0 {
 			ms++
@@ -87,12 +87,12 @@ type TxnResult struct {
 	Results []OpResult
 }
 
-// Txn executes all operations at one moment, or none of them (TXN): 1 to MaxOps. Two may not write the same key, and none may read what another writes: that
+// Txn executes 1 to MaxOps operations at one moment, or none of them (TXN). Two may not write the same key, and none may read what another writes: that
 // is an ErrSyntax. A wrong number of operations is an ErrArgumentCount. Each condition is checked against the state before the transaction. The fencing token
 // of one operation holds for all operations. Two operations must not have different tokens.
 //
-// If a condition is not met, the error is a *NotAppliedError, with the version of the first key whose condition is not met. A VDel, or a
-// Del without IfVersion, of a missing key does nothing and does not stop the others.
+// If a condition is not met, the error is a *NotAppliedError, with the version of the first key whose condition is not met. A VDel of a key
+// with another value is such a condition. A VDel, or a Del without IfVersion, of a missing key does nothing and does not stop the others.
 func (c *Client) Txn(ctx context.Context, operations ...Op) (TxnResult, error) {
 	arguments := [][]byte{[]byte("TXN")}
 	var token Version

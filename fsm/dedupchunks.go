@@ -15,7 +15,7 @@ const (
 )
 
 // chunk has outcomes of one expiryGroup. A slot is written once, before its place is known outside of this file, and never changes. A chunk has 768 bytes,
-// one of Go's size classes. With slots of 56 bytes it would have 896.
+// one of Go's size classes. With the due time in each slot it would have 896.
 type chunk [chunkSize]slot
 
 // slot is an outcome in 48 bytes. The due time is in dueChunk: it is the cluster time at which all outcomes of the group have expired.

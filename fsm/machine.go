@@ -15,11 +15,11 @@ import (
 type Machine struct {
 	index      uint64 // log index of the last entry applied
 	leader     leadership
-	now        int64 // cluster time, milliseconds
-	wall       int64 // cluster clock, milliseconds since the Unix epoch
-	clock      hlc.Clock
-	published  uint64 // delivery watermark: no reply or notification up to this index is outstanding
-	logVersion uint32 // version of the log in force: the newest that every member can apply
+	now        int64     // cluster time, milliseconds
+	wall       int64     // cluster clock: the latest wall time in an entry, milliseconds since the Unix epoch
+	clock      hlc.Clock // of versions
+	published  uint64    // delivery watermark: no reply or notification up to this index is outstanding
+	logVersion uint32    // version of the log in force: the newest that every member can apply
 	hash       uint64
 
 	settings   Settings
@@ -34,7 +34,7 @@ type Machine struct {
 	scanSecret uint64
 	// storeID identifies this store in its snapshots: the cluster times of two stores cannot be compared. It is the nonce of the leadership in which
 	// VersionStoreID came into force; 0 before that. olderID identifies this store's older snapshots, which have no storeID. It is the scanSecret at the
-	// moment when VersionStoreID came into force. Neither changes later.
+	// moment when VersionStoreID came into force: a snapshot from before that has only its scanSecret. Neither changes later.
 	storeID, olderID uint64
 
 	values      values
@@ -49,8 +49,8 @@ type Machine struct {
 type leadership struct {
 	term   uint64 // raft term of the LeaderStart
 	number uint64 // number of the last entry since the LeaderStart
-	start  int64  // cluster time at elapsed time 0: that of the LeaderStart, raised by raiseClocks
-	nonce  uint64 // tells two leaderships of one term apart
+	start  int64  // cluster time at the LeaderStart, from which Entry.Elapsed counts; raiseClocks raises it after a restore
+	nonce  uint64 // random number of the LeaderStart
 }
 
 // New returns the empty state.
@@ -132,7 +132,8 @@ func (m *Machine) isNext(term uint64, entry *Entry) bool {
 // back, and no wall clock has a part in it.
 func (m *Machine) timeOf(entry *Entry) int64 { return max(m.now, m.leader.start+entry.Elapsed) }
 
-// maxExpiredKeysOrWatches bounds the due keys, and also the due watches, that advance removes in one entry. maxExpiredOutcomes bounds the outcomes. A due key that
+// maxExpiredKeysOrWatches bounds the due keys, and also the due watches, that advance removes in one entry; maxExpiryCost bounds the cost of their removal.
+// maxExpiredOutcomes (dedup.go) bounds the outcomes that it removes. A due key that
 // is left reads as absent, but counts against the quota; a command that writes it removes it first. A due watch that is left still gets notifications.
 const (
 	maxExpiredKeysOrWatches = 10_000
@@ -192,7 +193,7 @@ func (m *Machine) emitEvent(outcome *EntryOutcome, position int, changed *record
 	outcome.Events = append(outcome.Events, event)
 	m.unpublished.add(event)
 	outcome.Dropped += m.unpublished.dropExcess(&m.settings.Limits)
-	if givenUp := len(outcome.Events) - len(m.unpublished.events); givenUp > 0 { // this entry alone is over the bound
+	if givenUp := len(outcome.Events) - len(m.unpublished.events); givenUp > 0 { // dropExcess has also dropped events of this entry, which alone is over the bound
 		outcome.Events = outcome.Events[givenUp:]
 	}
 	m.mixIntoStateHash('N', uint64(len(receivers)), xxhash.Sum64String(event.Key))

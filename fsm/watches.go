@@ -54,9 +54,9 @@ type watches struct {
 	byKey     *btree.BTreeG[*watch]
 	byClient  *btree.BTreeG[*watch]
 	byRenewal *btree.BTreeG[*watch]
-	bytes     int64            // of all keys, patterns and principals
-	perClient map[string]int64 // number of watches by client id; derived
-	patterns  patternIndex     // index of the watches of patterns; derived
+	bytes     int64            // sum of the sizes of all watches
+	perClient map[string]int64 // number of watches by client id
+	patterns  patternIndex     // index of the watches of patterns
 
 	// The result of the last lookup; nil if no watch matched, or the watches or the policy have changed since.
 	cachedKey  string
@@ -162,7 +162,7 @@ func (w *watches) receivers(key string) ([]Receiver, int) {
 // lookup is receivers without the cache: several calls may run at the same time.
 //
 // A client may watch the key by itself and by several patterns. It is notified once, in the dialect of its latest KEYNOTIFY. If only patterns match, the
-// rights that it had with the latest of them decide, so the policy is asked once for each client.
+// policy is asked once for each client, about the principal that its latest KEYNOTIFY had.
 func (w *watches) lookup(key string) (receivers []Receiver, cost int) {
 	own := w.ofKey(key)
 	found, cost := w.patterns.appendMatching(own, key)
@@ -195,7 +195,7 @@ func (w *watches) lookup(key string) (receivers []Receiver, cost int) {
 
 // ofKey returns the watches of the key itself, in the order of their clients.
 func (w *watches) ofKey(key string) (found []grantedWatch) {
-	if w.byKey.Len() == w.patterns.count {
+	if w.byKey.Len() == w.patterns.count { // all watches are of patterns
 		return nil
 	}
 	w.byKey.Ascend(&watch{watchID: watchID{key: key}}, func(candidate *watch) bool {

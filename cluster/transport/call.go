@@ -19,7 +19,7 @@ import (
 type callEnvironment struct {
 	dial     func(id raft.ServerID, address string) (net.Conn, error)
 	start    func(work func()) // runs work in a goroutine that Transport.Close waits for
-	patience time.Duration     // how long nothing may arrive on a connection while a call waits
+	patience time.Duration     // how long a connection may be silent while a call waits
 	// onSilent is called after a call's deadline has passed and its connection was closed, because nothing had arrived for patience.
 	onSilent func(member raft.ServerAddress)
 }
@@ -117,7 +117,7 @@ type connection struct {
 	lastID       uint64 // number of the last call
 	waiting      map[uint64]chan answer
 	lastReceived time.Time // when the last bytes arrived, also those of an unfinished answer
-	silentSince  time.Time // send time of the first call that was given up since the last bytes arrived
+	silentSince  time.Time // when the silence began: the send time of the first call that was given up without an answer. Bytes that arrive later end the silence
 	endErr       error     // why the connection ended; nil while it is open
 }
 

@@ -34,7 +34,7 @@ func newRaft() *cobra.Command {
 		newAdmin("demote NODE", "Make a voter a non-voter, which it stays until add-voter", "holdfast raft demote n3 --yes", cobra.ExactArgs(1), demote, true),
 		newAdmin("remove-peer NODE", "Remove a member, by its name or id", "holdfast raft remove-peer n3 --yes", cobra.ExactArgs(1), removePeer, true),
 		newKeepPeers(),
-		newAdmin("step-down", "If the asked node leads, transfer the leadership to the first voter by name that is healthy and has its broker", "holdfast raft step-down", cobra.NoArgs, stepDown),
+		newAdmin("step-down", "If the asked node leads, transfer the leadership to the first voter by name that is healthy and connected to its broker", "holdfast raft step-down", cobra.NoArgs, stepDown),
 		newAdmin("transfer-leader [NODE]", "Transfer the leadership to a voter; without NODE, to the one with the longest log", "holdfast raft transfer-leader n2", cobra.MaximumNArgs(1), transferLeader),
 		newAdmin("verify", "Compare the states of all replicas at one index", "holdfast raft verify", cobra.NoArgs, verifyReplicas),
 		newSnapshot(), newRecover(), newConvertLog(),
@@ -197,7 +197,7 @@ func verifyReplicas(a *administration, command *cobra.Command, _ []string) error
 		return &codeError{exitError, "the replicas do not agree"}
 	}
 	if !v.Complete {
-		return &codeError{exitUnknown, "not all members answered; those that did agree"}
+		return &codeError{exitUnknown, "not all members answered; the replicas of those that answered agree"}
 	}
 	return nil
 }
@@ -265,7 +265,7 @@ It takes the settings of the server: its file, environment and flags.`,
 			return err
 		}
 		identity, err := node.Identify(s.Node.DataDir, s.Cluster.Name, s.Node.ID)
-		if errors.Is(err, cluster.ErrNoIdentity) { // Recover makes the new id the only member
+		if errors.Is(err, cluster.ErrNoIdentity) { // the file is lost: a new id will do, because Recover makes it the only member
 			identity, err = cluster.NewIdentity(s.Node.DataDir, s.Cluster.Name, s.Node.ID, rand.Uint64())
 		}
 		if err != nil {

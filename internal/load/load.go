@@ -69,9 +69,12 @@ func Run(ctx context.Context, options Options, request func(ctx context.Context,
 	close(stopWatch)
 	<-watchDone
 	took := max(time.Since(g.measureFrom), time.Millisecond)
-	if options.Rate == 0 || took < options.Duration+overtime {
+	switch {
+	case options.Rate > 0 && ctx.Err() == nil && took < options.Duration+overtime: // it may end before its end: after the last request that is due
+		took = options.Duration
+	case options.Rate == 0:
 		took = min(took, options.Duration)
-	} // else the open loop fell behind, and the time that it took to catch up counts
+	} // else the open loop fell behind, and the time that it took to catch up counts; or it was interrupted
 	return g.recorder.result(&options, took), nil
 }
 
@@ -103,7 +106,7 @@ func (g *generator) work(ctx context.Context, worker int, request func(context.C
 		switch {
 		case err != nil && ctx.Err() != nil: // interrupted
 		case open && due.Before(g.measureFrom) || !open && done.Before(g.measureFrom): // warming up
-		case !open && err == nil && done.After(g.end): // a closed loop counts what is answered within the time
+		case !open && err == nil && done.After(g.end): // a closed loop counts a success only if it came before the end
 		default:
 			g.recorder.record(worker, done.Sub(due), err)
 		}

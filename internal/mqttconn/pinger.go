@@ -12,7 +12,7 @@ import (
 )
 
 // Pinger keeps a connection of paho's client alive. Unlike paho's own, it takes any byte on a Conn as a sign of life. While
-// Receiver.Publish blocks the reader, the broker does not count as silent. A PINGREQ that is blocked in a write does not hide silence.
+// Receiver.Publish blocks the reader, the broker does not count as silent. It notices silence also while the write of a PINGREQ blocks.
 type Pinger struct {
 	received atomic.Uint64
 }
@@ -51,7 +51,7 @@ func (p *Pinger) Run(ctx context.Context, conn net.Conn, keepAlive uint16) error
 		}
 		if received() == last && !blocked {
 			if wrapped, ok := conn.(*Conn); ok {
-				wrapped.Hurry()
+				wrapped.Hurry() // ends a blocked write, for which pings.Wait waits
 			}
 			return ErrSilent
 		}

@@ -212,7 +212,7 @@ func (n *Node) Notes() (notes []string) {
 	return notes
 }
 
-// forgeable is the warning about a policy for whose client ids no broker vouches.
+// forgeable is the warning that a policy is in force although the broker does not stamp client ids.
 const forgeable = "the policy rests on what clients say of themselves: set identity.clientIdProperty, and have the broker stamp it"
 
 // policyIsForgeable reports whether a policy is in force although the broker does not stamp client ids: a client can then claim any id.
@@ -261,7 +261,7 @@ func (n *Node) Close(ctx context.Context) error {
 	return errors.Join(err, closeAudit(n.audit))
 }
 
-// contactFile is the name of the file with the time up to which the ingest session has delivered what the broker received.
+// contactFile is the name of a file with a time: the ingest session has delivered everything that the broker received before.
 type contactFile string
 
 // Load implements ingest.ContactStore.
@@ -274,8 +274,8 @@ func (f contactFile) Load() (int64, bool) {
 	return wall, err == nil
 }
 
-// Save implements ingest.ContactStore. It does not sync a time: if a power failure brings back an older one, the session only starts clean. It syncs 0,
-// which forbids to resume the session: an older time would resume a session that must start clean.
+// Save implements ingest.ContactStore. It does not sync a time: after a power failure an older one may be read, and the session starts clean where it could be
+// resumed. It syncs 0, which means that the session must start clean: after a power failure an earlier time would resume it.
 func (f contactFile) Save(wall int64) error {
 	temporary := string(f) + ".new"
 	if err := os.WriteFile(temporary, strconv.AppendInt(nil, wall, 10), 0o600); err != nil {

@@ -12,7 +12,7 @@ type traits struct {
 	env             *Environment
 	handler         Handler
 	clientID        string
-	carriesRequests bool // the session delivers requests, and not only probes
+	carriesRequests bool // the session delivers requests, and not only probes; set before it connects, as shared is
 	shared          bool // the cluster's one ingest session, which only the leader connects; otherwise the node's own
 	status          *status
 	probes          *prober
@@ -23,7 +23,7 @@ type session struct {
 	traits
 	// connected is 1 while the session is up, else 0; nil for a session without a metric.
 	connected prometheus.Gauge
-	// cleanStart says that the broker kept a session that endSession had ended. The next CONNECT then asks for a clean start.
+	// cleanStart says that the broker still has a session that it was asked to discard (endSession). The next CONNECT then asks for a clean start.
 	cleanStart bool
 }
 
@@ -37,12 +37,12 @@ func newSession(config *Config, env *Environment, handler Handler, barrier *Barr
 	}}
 }
 
-// Silence returns how long the session has been down or, while it is up, has delivered nothing. While it is up, Silence is 0 if this node does not read,
-// and for up to 1.5 probe intervals.
+// Silence returns how long the session has been down or, while it is up, has delivered nothing. While it is up, Silence is 0 until nothing has arrived for 1.5
+// probe intervals, and as long as Handler.Blocked returns true.
 func (s *session) Silence(now time.Time) time.Duration { return s.status.silence(now) }
 
-// resumePoint reports whether to resume the session that the broker kept. For a node's own session, the broker then received the queued messages after
-// since. For the leader's session, since is now: it says nothing of the queued messages. If resume is false, connect sets since anew.
+// resumePoint returns whether to resume the session that the broker kept. If so, and the session is a node's own, the broker received the messages that it has
+// queued for it after the moment since. In all other cases since is the current time and means nothing; connect replaces it if resume is false.
 func (s *session) resumePoint() (since time.Time, resume bool) {
 	switch {
 	case !s.carriesRequests:

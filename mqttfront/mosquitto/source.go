@@ -44,8 +44,8 @@ func (d *Driver) Read(topic string, payload []byte, retained bool) (presence.Eve
 }
 
 // Patterns for log lines about connections. A client id may contain the text of such a line, so its group is greedy: the id ends at the last match of
-// what follows it. Two limits: a user name in connectedLine may look like the end of that line, and a client id that looks like refusedLine
-// hides its own disconnects.
+// what follows it. Two limits remain. A user name that looks like the end of connectedLine falsifies the client id of its connect. The disconnects of a client
+// whose id looks like refusedLine are missed.
 var (
 	connectedLine = regexp.MustCompile(`^(?:\S+: )?New client connected from \S+ as (.*) \(p\d+, c\d+, k\d+(?:, u'.*')?\)\.$`)
 

@@ -14,8 +14,9 @@ import (
 const pageSize = 1 << 20
 
 // Page returns the requests with an identity in their order, one page at a time, for ReadPage of another node. The first cursor is 0; next is the cursor
-// of the next page, and 0 at the end. An expired request is left out, unless it is open and not Forgettable: then it helps to order others. If age is
-// above 0, Page also leaves out requests that arrived less than age ago, and requests with a known outcome that await no report.
+// of the next page, and 0 at the end. Forgettable requests are left out, and expired ones that have an outcome. An expired request without one helps to order
+// others. If age is above 0, Page also leaves out requests that arrived less than age ago, and requests with a known outcome unless they await the leader's
+// report that it is answered.
 func (p *Buffer) Page(cursor uint64, age time.Duration, now time.Time) (page []byte, next uint64) {
 	for r := range p.All() {
 		if r.Sequence < cursor || r.Command.ID.IsZero() || r.Expired(now) && !r.IsOpen() || r.Forgettable(now) {
@@ -44,7 +45,7 @@ const (
 	flagInvalid      = 1 << iota // its command has no kind: it is answered without the log
 	flagDuplicate                // it was found to have an outcome
 	flagRelayed                  // the sender took it from another node
-	flagAwaitsReport             // it awaits the leader's report
+	flagAwaitsReport             // it awaits the leader's report that it is answered
 )
 
 // appendRequest appends the encoding in which one node sends a request to another. Times are relative to now, because clocks differ.
@@ -78,8 +79,8 @@ func appendRequest(b []byte, r *Request, now time.Time) []byte {
 	}
 	body = binary.AppendUvarint(body, flags)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
-	body = binary.AppendVarint(body, r.SentEstimate.Sub(now).Milliseconds()) // not sent by early versions
-	body = binary.AppendVarint(body, now.Sub(r.BrokerAfter).Milliseconds())  // not sent by somewhat later ones, either
+	body = binary.AppendVarint(body, r.SentEstimate.Sub(now).Milliseconds()) // not sent by the first versions
+	body = binary.AppendVarint(body, now.Sub(r.BrokerAfter).Milliseconds())  // sent since a later version than SentEstimate
 	return appendField(b, body)
 }
 
@@ -122,9 +123,10 @@ func (f *fields) milliseconds() time.Duration {
 	return time.Duration(value) * time.Millisecond
 }
 
-// ReadPage returns the requests of a page that another node wrote between the moments asked and now. The requests do not refer to the page: one that is
-// kept would keep the whole page in memory. ReadPage leaves out a request that it cannot read, for instance one of a newer version, and adds an error. It
-// may return requests and an error. Relative times count from now. Only BrokerAfter counts from asked, because it must not be too late.
+// ReadPage returns the requests of a page that another node wrote between the moments asked and now. Each request has a copy of its bytes, so that it does not
+// keep the whole page in memory. ReadPage leaves out a request that it cannot read, for instance one of a newer version, and adds an error. It
+// may return requests and an error. Relative times count from now. Only BrokerAfter counts from asked: it is a lower bound, and must not be too
+// late.
 func ReadPage(page []byte, asked, now time.Time) (requests []*Request, faults error) {
 	for rest := (fields{rest: page}); len(rest.rest) > 0 && rest.err == nil; {
 		r, err := readRequest(fields{rest: bytes.Clone(rest.bytes())}, asked, now)
@@ -161,6 +163,9 @@ func readRequest(body fields, asked, now time.Time) (*Request, error) {
 	}
 	if len(body.rest) > 0 {
 		r.BrokerAfter = asked.Add(-body.milliseconds())
+	}
+	if body.err != nil {
+		return nil, body.err
 	}
 	entry, err := fsm.DecodeEntry(encoded)
 	if err != nil {

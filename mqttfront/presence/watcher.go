@@ -65,7 +65,8 @@ func New(config Config, source Source) *Watcher {
 // now returns milliseconds since the Unix epoch, by a monotonic clock that was set from Wall in New.
 func (w *Watcher) now() int64 { return w.wall + time.Since(w.start).Milliseconds() }
 
-// Origin implements broker.Driver. Time is the time of the call plus Slack. A disconnect is reported Slack earlier, so it never ends a newer watch.
+// Origin implements broker.Driver. It stamps a request with the time of the call plus Slack. The ledger stamps a disconnect with its time less Slack. So a
+// disconnect never ends a watch whose KEYNOTIFY came after it.
 func (w *Watcher) Origin(*paho.Publish) broker.Origin {
 	return broker.Origin{Time: w.now() + int64(Slack/time.Millisecond)}
 }
@@ -112,7 +113,7 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, report func(broker.Disco
 	if err != nil && ctx.Err() == nil {
 		w.config.Dialer.Next() // this broker refuses the subscription, or ends its connections
 	}
-	s.conn.Hurry()
+	s.conn.Hurry()                              // so that the DISCONNECT cannot block
 	_ = s.client.Disconnect(&paho.Disconnect{}) // keeps the session; an error means that the connection is gone already
 	<-s.client.Done()
 	_ = s.conn.Close()
@@ -143,7 +144,7 @@ func (w *Watcher) Publish(ctx context.Context, topic string, payload []byte) err
 	return err
 }
 
-// session is one connection of a Watcher.
+// session is the MQTT session of a Watcher over one connection. The broker keeps it for the next one.
 type session struct {
 	config *Config
 	source Source

@@ -21,7 +21,7 @@ const (
 	// collectTime bounds how long a leader waits for the other nodes' answers.
 	collectTime = 200 * time.Millisecond
 	// barrierTime bounds how long a new leader waits for a probe when other nodes hold requests that it lacks. After that it asks the other nodes again, if
-	// it cannot serve yet.
+	// its publishing connections are not up yet.
 	barrierTime = 200 * time.Millisecond
 	// sweepInterval is the time between two sweeps of a leader. A sweep takes only requests that other nodes have held for at least this long.
 	sweepInterval = time.Second
@@ -56,7 +56,7 @@ func (l *Leader) collect(ctx context.Context, age time.Duration) *collection {
 		defer c.mu.Unlock()
 		c.byNode[node], c.complete[node] = append(c.byNode[node], requests...), last
 	})
-	for node, requests := range c.byNode {
+	for node, requests := range c.byNode { // without the lock: CollectHeld makes no call after it has returned
 		c.byNode[node] = withoutRepeats(requests)
 	}
 	return c
@@ -72,9 +72,9 @@ func (p *PeerRequests) update(later *collection) {
 	}
 }
 
-// restAfter returns the part of an earlier list that comes after all requests that the first pages of a later list have, too. If they have none in common, the
-// node has removed the earlier ones: it appends new requests at the end. If they have them in another order, the node has reordered its list, and restAfter
-// returns all other requests of the earlier list.
+// restAfter returns what may follow the first pages of a later list: the requests of the earlier list behind the last one that the pages have. A node appends at
+// the end and removes anywhere. So it has removed what comes before that one and is not in the pages, and the whole earlier list if they have nothing in common.
+// If the pages have the requests in another order, or there are no pages, restAfter returns all requests of the earlier list that the pages lack.
 func restAfter(firstPages, earlier []*pending.Request) []*pending.Request {
 	sent := make(map[fsm.RequestID]int, len(firstPages)) // positions, from 1 on
 	for i, r := range firstPages {
@@ -103,10 +103,11 @@ func withoutRepeats(list []*pending.Request) []*pending.Request {
 	})
 }
 
-// CollectFromPeers returns the requests that other nodes hold. If this node lacks any of them, it asks for a probe, a message to itself through the
-// broker. It waits for at most barrierTime until a probe has returned that was sent after the collection. It repeats both until such a probe has returned
-// or untilConnected, a child of ctx, ends. It needs a new collection each time: the barrier must pass the moment of the latest one, and a request that
-// arrived here since may be an anchor (pending.Buffer.Settled).
+// CollectFromPeers returns the requests that other nodes hold. If this node lacks any of them, it asks for a probe, a message to itself through the broker. It
+// waits, for at most barrierTime, for a probe that was sent after the collection: behind it, this node has received all that the broker had then. It repeats both
+// until such a probe has returned, or until the publishing connections are up, which ends untilConnected, a child of ctx: the leader cannot serve before. It
+// collects anew each time, because peers may have received more requests. A request that has arrived here since may also be needed to order the others
+// (pending.Buffer.Settled).
 func (l *Leader) CollectFromPeers(ctx, untilConnected context.Context) (held PeerRequests) {
 	held.byNode = make(map[string][]*pending.Request)
 	waiting := ctx

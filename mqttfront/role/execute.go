@@ -14,7 +14,7 @@ import (
 // decision says how a request is handled. If neither reject nor overload is set, it is executed.
 type decision struct {
 	reject   bool   // a refusal goes into the log. The client gets the outcome that the dedup table has; without one the request never takes effect
-	silent   bool   // with reject: the request may have taken effect, so a refusal must not be answered
+	silent   bool   // with reject: the request may have taken effect before, so no copy of it may be answered with the refusal
 	overload string // the limit that the request exceeds, so that it is shed; empty if it exceeds none
 }
 
@@ -23,7 +23,8 @@ func (l *Leader) decideLocked(r *pending.Request, onArrival bool, now time.Time)
 	late := r.State() == pending.StateLate || onArrival && now.Sub(r.Arrived) > l.config.MaxWait() || l.outcomeMayBeForgotten(r, now)
 	hasOutcome := r.State() == pending.StateDuplicate || r.OutcomeIndex() != 0
 	d.reject = r.UsesDedup() && (hasOutcome || late || l.mustNotExecuteLocked(r, now))
-	// An expired or shed request had no effect: its copies may get the refusal as an answer. A late request, or one with an outcome, may have had one.
+	// An expired or shed request had no effect: its copies may get the refusal as an answer. A late request, or one with an outcome, may
+	// have had an effect.
 	d.silent = late || hasOutcome
 	if onArrival && !d.reject && !r.IsInvalid() {
 		d.overload = l.load.overloadReason(r, now.Sub(r.Arrived), l.config.OverloadAge)
@@ -85,7 +86,8 @@ func (l *Leader) submitLocked(r *pending.Request, d decision) {
 		l.answerLocked(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
 		return
 	case overloaded || d.reject:
-		command = command.Refusal(d.reject && d.silent && l.known.version >= fsm.VersionProlong)
+		silent := d.reject && d.silent && l.known.version >= fsm.VersionProlong // earlier versions of the log have no silent refusal
+		command = command.Refusal(silent)
 	case r.Read && l.pending.NoConflictingWrite(r):
 		if !l.store.Read(&r.Command, r) {
 			requeueLocked(l.tracker, l, r)
@@ -93,7 +95,7 @@ func (l *Leader) submitLocked(r *pending.Request, d decision) {
 		return
 	case command.Kind == fsm.KindScan: // its client has a write in the log: a no-op follows that, and the SCAN reads when the no-op is applied
 		command = fsm.NoOp()
-	default: // a write; or a GET whose client has a write in the store, which goes through the log behind that
+	default: // a write; or a GET whose client has a write in the log: the GET goes through the log after it
 		command = l.commandForLogLocked(r)
 	}
 	l.pending.BeginProposal(r)

@@ -14,7 +14,7 @@ import (
 // links says whose connections to the broker use TLS.
 type links struct{ nodesTLS, clientsTLS bool }
 
-// holdfastSystem is Holdfast with some nodes behind Mosquitto, without TLS. settings are arguments of holdfast server.
+// holdfastSystem is Holdfast with the given number of nodes behind Mosquitto, without TLS. settings are arguments of holdfast server.
 func holdfastSystem(name string, nodes int, workloads []workload, settings ...string) system {
 	return linkedSystem(name, nodes, workloads, links{}, settings...)
 }

@@ -23,7 +23,7 @@ type loadGenerator struct {
 	mu           sync.Mutex
 	answered     int
 	failed       []error
-	longest      time.Duration    // longest time that an answered request took, since during began
+	longest      time.Duration    // longest time that an answered request took, since the last call of during
 	acknowledged [loadClients]int // the last acknowledged counter of each client
 	finished     [loadClients]int // number of requests of each client that have ended, failed ones included
 }
@@ -78,7 +78,7 @@ func (l *loadGenerator) run(ctx context.Context, c *client.Client, number int) {
 	}
 }
 
-// during calls do under load, and waits until the load goes on. It returns the longest time that an answered request took meanwhile, and how many requests
+// during runs the function do while the load runs, and then waits until requests are answered again. It returns the longest time that an answered request took meanwhile, and how many requests
 // failed.
 func (l *loadGenerator) during(what string, do func() error) (gap time.Duration, failed int, err error) {
 	if err := l.progress(200); err != nil {
@@ -111,7 +111,8 @@ func (l *loadGenerator) progress(more int) error {
 	})
 }
 
-// everyClient waits until each client has finished a request that it began after the call: all that were under way before are counted then.
+// everyClient waits until each client has finished a request that it began after everyClient was called. All requests that were under way at the call have then
+// ended, and are counted.
 func (l *loadGenerator) everyClient() error {
 	l.mu.Lock()
 	before := l.finished
@@ -139,6 +140,9 @@ func (l *loadGenerator) end(ctx context.Context, i *instance) error {
 	defer func() { _ = reader.Close() }()
 	var lost []error
 	for number, counter := range l.acknowledged {
+		if counter == 0 { // none of its writes was acknowledged
+			continue
+		}
 		value, _, err := reader.Get(ctx, loadKey(number))
 		if err != nil && !errors.Is(err, client.ErrNotFound) {
 			return errors.Join(append(lost, fmt.Errorf("read %s: %w", loadKey(number), err))...)

@@ -56,7 +56,7 @@ type session struct {
 	filters  []string      // topic filters: at QoS 0 if they end with #, else at QoS 1
 	queue    []*message
 	flight   []*delivery // sent and not acknowledged, in order
-	again    int         // how many deliveries, the first of flight, have to be sent again
+	again    int         // that many deliveries at the beginning of flight have to be sent again
 	packetID uint16
 	limit    int // the most deliveries in flight
 	attached *attachment
@@ -137,7 +137,7 @@ func (b *broker) start() error {
 func (b *broker) stop(keepSessions bool) {
 	b.mu.Lock()
 	b.up = false
-	b.stack.die(false)
+	b.stack.die(false) // the other sides see the end
 	for _, s := range b.sessions {
 		if s.attached != nil {
 			b.detachLocked(s.attached)
@@ -290,8 +290,8 @@ func (b *broker) unsubscribe(a *attachment, filter string) {
 
 // retainLocked keeps a message for later subscribers. An empty message removes the retained one of its topic, as in MQTT.
 func (b *broker) retainLocked(m *message) {
-	const stores = 50 // how many changes of retained messages lie between two saves
-	if b.stores++; b.stores >= stores {
+	const saveEvery = 50 // how many changes of retained messages lie between two saves
+	if b.stores++; b.stores >= saveEvery {
 		b.saved, b.stores = maps.Clone(b.retained), 0
 	}
 	if len(m.payload) == 0 {

@@ -50,9 +50,11 @@ func (b *broker) serve(c *conn) {
 	defer a.end(0)
 	patience := time.Duration(connect.KeepAlive) * time.Second * 3 / 2
 	for {
+		var deadline time.Time // none without a keep-alive
 		if patience > 0 {
-			_ = c.SetReadDeadline(time.Now().Add(patience)) // never fails
+			deadline = time.Now().Add(patience)
 		}
+		_ = c.SetReadDeadline(deadline) // never fails
 		packet, err := packets.ReadPacket(reader)
 		if err != nil || !b.take(c, a, packet) {
 			return

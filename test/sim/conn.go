@@ -97,7 +97,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if first && bytes.Contains(p, []byte(`"kind":"raft"`)) {
+	if first && bytes.Contains(p, []byte(`"kind":"raft"`)) { // the first write is the hello of the handshake, which says what the connection is for
 		c.become(classRaft)
 	}
 	at := time.Now().Add(c.stack.network.drawLatency(c.outgoing()))
@@ -193,8 +193,8 @@ func (c *conn) take(p []byte) (int, waiting, error) {
 
 // blocked returns a channel that is closed when the gate that holds data back opens, or nil if all are open.
 func (c *conn) blocked() <-chan struct{} {
-	n, from := c.stack.network, c.peer.outgoing()
-	for _, g := range []*gate{&n.link(from).gate, &n.host(from.from).running, &n.host(from.to).running} {
+	n, incoming := c.stack.network, c.peer.outgoing()
+	for _, g := range []*gate{&n.link(incoming).gate, &n.host(incoming.from).running, &n.host(incoming.to).running} {
 		if opened := g.whenOpen(); opened != nil {
 			return opened
 		}

@@ -15,12 +15,12 @@ type executions struct {
 	mu     schedule.Mutex
 	newest uint64             // index of the newest entry that some node has applied
 	last   map[string]outcome // the last outcome of the request that sets a value, by key and value
-	again  []string           // requests that took effect again while their outcome had to be remembered
+	again  []string           // requests that took effect while an earlier outcome of theirs had to be remembered
 	led    map[uint64]*host   // the host whose node led, by term
 }
 
 type outcome struct {
-	at          time.Duration // when the log last had the request
+	at          time.Duration // when an entry with the request was last applied
 	lifetime    time.Duration // how long the outcome has to be remembered after that; 0 for a request without an identity
 	effect      bool          // the request took effect
 	firstEffect time.Duration // when it first took effect
@@ -67,8 +67,8 @@ func (e *executions) recordSet(set *fsm.Command, result *fsm.Result, term uint64
 	}
 }
 
-// commitTime bounds the time that an entry needs to be committed. Outcomes are forgotten by cluster time, which may differ from virtual time by so
-// much.
+// commitTime bounds the time that an entry needs to be committed. Outcomes are forgotten by cluster time, which may differ from virtual time by so much. Of a
+// short lifetime at least the first half is checked.
 const commitTime = 8 * time.Second
 
 // record notes the outcome of a request.
@@ -105,7 +105,8 @@ func (e *executions) begin(h *host, term uint64) {
 	e.led[term] = h
 }
 
-// checkExecutions checks that no request took effect twice, and that none took effect that was answered with an error.
+// checkExecutions checks that no request took effect twice, and that none took effect that was answered with an error. Not checked are late requests, whose
+// outcome may be forgotten, and those without an identity, of which a copy may have taken effect, unless they were refused as overload.
 func (s *simulation) checkExecutions() {
 	for _, what := range s.executions.again {
 		s.violation("exactly once", "SET %s took effect while its outcome had to be remembered", what)

@@ -146,11 +146,12 @@ func (s *simulation) promoteAndCompare() string {
 	return ""
 }
 
-// finalReads reads all keys that were ever written. The checkers then find acknowledged values that are missing, and expired ones that are not.
+// finalReads reads all keys that were ever written. The checkers then find acknowledged values that are missing, and expired values that are still there.
 func (s *simulation) finalReads(c *client) {
 	const longestLife = 4 * time.Second
 	s.sleep(2 * longestLife)
-	for _, o := range c.ReadAll() {
+	unanswered := c.ReadAll()
+	for _, o := range unanswered {
 		s.violation("recovery", "a read at the end was not answered: %s", o)
 	}
 	s.sleep(3 * time.Second) // for what is still on its way to the clients

@@ -75,10 +75,11 @@ func order() []overlay.Edit {
 		after("runtime/chan.go", "\tbubble   *synctestBubble\n", "simSerial uint64\n"),
 		after("runtime/chan.go", "\tc.dataqsiz = uint(size)\n\tif b := getg().bubble; b != nil {\n\t\tc.bubble = b\n\t}\n", "c.simSerial = atomic.Xadd64(&simChannels, 1)\n"),
 		replace("runtime/select.go", "return uintptr(unsafe.Pointer(c))", "return uintptr(c.simSerial)"),
-		// The content of a pool depends on what was logged, and on when garbage was collected. So pools are always empty.
+		// The content of a pool depends on when garbage was collected, and on what was logged: a run that is replayed may log more. So pools are always empty.
+		// The variable in the condition keeps vet from calling the rest of the function unreachable.
 		after("sync/pool.go", "func (p *Pool) Get() any {\n", "if simEmpty := true; simEmpty { if p.New != nil { return p.New() }; return nil }\n"),
 		replace("sync/pool.go", "\tif x == nil {\n\t\treturn\n", "\tif simEmpty := true; simEmpty || x == nil {\n\t\treturn\n"),
-		// The content of a sync.Map depends on what was logged. So its atomics are not synchronisation points.
+		// The content of a sync.Map depends on what was logged, too. So its atomics are not synchronisation points.
 		replace("internal/sync/hashtriemap.go", `"sync/atomic"`, `"internal/runtime/atomic"`),
 		// Garbage is collected while all goroutines of the bubble are idle.
 		after("runtime/synctest.go", "\t\tbubble.now = next\n", `
