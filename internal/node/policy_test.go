@@ -10,11 +10,24 @@ func TestContentCountsWhenItIsSettled(t *testing.T) {
 		content string
 		changed bool
 	}{
-		{"a", false}, {"a", true}, {"a", false}, {"a", false},
-		{"half", false}, {"whole", false}, {"whole", true}, {"whole", false},
-		{"b", false}, {unreadable, false}, {"b", false}, {"b", true},
-		{"half", false}, {"b", false}, {"b", false},
-		{"", false}, {"", true}, {"", false},
+		{"a", false},
+		{"a", true},
+		{"a", false},
+		{"a", false},
+		{"half", false},
+		{"whole", false},
+		{"whole", true},
+		{"whole", false},
+		{"b", false},
+		{unreadable, false},
+		{"b", false},
+		{"b", true},
+		{"half", false},
+		{"b", false},
+		{"b", false},
+		{"", false},
+		{"", true},
+		{"", false},
 	} {
 		if got := w.changed([]byte(read.content), read.content != unreadable); got != read.changed {
 			t.Errorf("read %d of %q: changed is %t", i, read.content, got)
