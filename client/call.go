@@ -141,7 +141,7 @@ func (c *Client) replaceCorrelationLocked(waiting *call) {
 	publish, properties := *waiting.publish, *waiting.publish.Properties
 	properties.CorrelationData = correlation
 	publish.Properties = &properties
-	waiting.publish, waiting.correlation = &publish, string(correlation)
+	waiting.publish, waiting.correlation, waiting.began = &publish, string(correlation), now()
 	c.pending[waiting.correlation] = waiting
 }
 

@@ -209,7 +209,7 @@ func (f *Follower) run(ctx context.Context) {
 				f.end(current.err)
 				return
 			default:
-				f.endPass(current.gaps)
+				due = !f.endPass(current.gaps) || due
 				current = nil
 			}
 		}
@@ -255,15 +255,19 @@ func (f *Follower) applyRead(r reading) {
 	}
 }
 
-// endPass ends a pass. gaps is how many gaps came before the pass began.
-func (f *Follower) endPass(gaps int) {
+// endPass ends a pass. gaps is how many gaps came before the pass began. If it returns false, the copy may lack a change, and another pass is needed.
+func (f *Follower) endPass(gaps int) (complete bool) {
 	f.client.mu.Lock()
 	all := f.watcher.gaps
 	f.client.mu.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	complete = !f.copy.pass.incomplete
 	for _, key := range f.copy.endPass() {
 		f.changedLocked(key)
+	}
+	if !complete {
+		return false
 	}
 	if first := f.covered < 0; !first {
 		f.covered = gaps
@@ -271,4 +275,5 @@ func (f *Follower) endPass(gaps int) {
 		f.covered = gaps
 		close(f.first)
 	}
+	return true
 }

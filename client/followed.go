@@ -19,8 +19,11 @@ type followed struct {
 // passState is what is known of keys since a pass began.
 type passState struct {
 	afterGap bool
-	seen     map[string]struct{} // keys that a notified SET or a read has put into the copy, or confirmed there
-	deleted  map[string]Version  // by key: the highest version whose deletion was notified
+	// incomplete says that the copy may lack a change that was notified in this pass: its version is below that of the copy's value, which may be from before
+	// the gap and of another cluster. Another pass finds it.
+	incomplete bool
+	seen       map[string]struct{} // keys that a notified SET or a read has put into the copy, or confirmed there
+	deleted    map[string]Version  // by key: the highest version whose deletion was notified
 }
 
 func newFollowed() followed { return followed{items: make(map[string]Item)} }
@@ -77,7 +80,10 @@ func (f *followed) applyNotification(event Event) bool {
 	if !fresh {
 		return false
 	}
-	if known && !item.Version.Before(event.Version) && !f.mayBeForeign(event.Key) { // the copy has this value or a newer one
+	if known && !item.Version.Before(event.Version) { // the copy has this value or a newer one
+		if item.Version != event.Version && f.mayBeForeign(event.Key) {
+			f.pass.incomplete = true
+		}
 		return false
 	}
 	f.markSeen(event.Key)
@@ -85,7 +91,7 @@ func (f *followed) applyNotification(event Event) bool {
 	return true
 }
 
-// applyRead applies the result of a applyRead in this pass to the copy, and reports whether the copy changed. absent says that the key had no value.
+// applyRead applies the result of a read in this pass to the copy, and reports whether the copy changed. absent says that the key had no value.
 func (f *followed) applyRead(key string, found Item, absent bool) bool {
 	item, known := f.items[key]
 	_, seen := f.pass.seen[key]
@@ -110,8 +116,7 @@ func (f *followed) applyRead(key string, found Item, absent bool) bool {
 	return true
 }
 
-// mayBeForeign reports whether the copy's value of a key may come from another cluster than the one to which the client is connected now. That is so if the
-// value is from before a gap. A notification then replaces it even with a lower version. A later read of the key in this pass may bring a higher version again.
+// mayBeForeign reports whether the copy's value of a key may be of another cluster than the one to which the client is connected now: it is from before a gap.
 func (f *followed) mayBeForeign(key string) bool {
 	if f.pass == nil || !f.pass.afterGap {
 		return false

@@ -87,7 +87,7 @@ func (l *Lock) renew(ctx context.Context, renewedAt moment) {
 		minTimeout = 2 * time.Second // the least timeout of an attempt, unless the time to live ends first
 	)
 	for {
-		if !pause(ctx, l.ttl/renewals-renewedAt.elapsed()) {
+		if !pauseUntil(ctx, renewedAt, l.ttl/renewals) {
 			return
 		}
 		for {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"os"
@@ -28,8 +29,8 @@ func interruptible[T any](ctx context.Context, call func() (T, error)) (result T
 	}
 }
 
-// interruptibleWriter is a writer whose Write returns when the context ends. The write to the underlying writer may then still be going on and use the buffer:
-// after an error from Write, do not write again and do not change the buffer.
+// interruptibleWriter is a writer whose Write returns when the context ends. The write to the underlying writer may then still be going on:
+// after an error from Write, do not write again.
 type interruptibleWriter struct {
 	ctx context.Context
 	to  io.Writer
@@ -37,7 +38,8 @@ type interruptibleWriter struct {
 
 // Write implements io.Writer.
 func (w interruptibleWriter) Write(p []byte) (int, error) {
-	return interruptible(w.ctx, func() (int, error) { return w.to.Write(p) })
+	own := bytes.Clone(p) // a write that goes on after the return must not use the caller's buffer
+	return interruptible(w.ctx, func() (int, error) { return w.to.Write(own) })
 }
 
 // stdout returns the standard output of a command. A write ends when the program is told to stop, also if nobody reads the other end of a pipe.

@@ -173,32 +173,43 @@ func ownGroup(stdin io.Reader) (attributes *syscall.SysProcAttr, giveBack func(c
 
 // terminate ends the command and all processes of its group.
 func terminate(child *exec.Cmd, exited <-chan error, grace time.Duration) error {
-	group := -child.Process.Pid
+	group, deadline := -child.Process.Pid, time.Now().Add(grace)
 	_ = syscall.Kill(group, syscall.SIGTERM) // it may have ended already
 	_ = syscall.Kill(group, syscall.SIGCONT) // so that a suspended command receives the SIGTERM, too
 	select {
 	case err := <-exited:
-		_ = syscall.Kill(group, syscall.SIGKILL) // ends the processes that the command has left behind
+		endGroup(group, time.Until(deadline)) // what it has left behind
 		return err
 	case <-time.After(grace):
 		_ = syscall.Kill(group, syscall.SIGKILL)
-		return <-exited
+		err := <-exited
+		groupEnds(group, time.Second)
+		return err
 	}
 }
 
 // endGroup terminates the processes that are left in a process group, and waits until they have ended. After grace it sends SIGKILL. group is the negative of
 // the group's id, as kill(2) takes it.
 func endGroup(group int, grace time.Duration) {
-	if syscall.Kill(group, syscall.SIGTERM) != nil { // the group has no process
-		return
+	_ = syscall.Kill(group, syscall.SIGTERM) // there may be no process left
+	_ = syscall.Kill(group, syscall.SIGCONT) // one that is stopped can clean up, too
+	if !groupEnds(group, grace) {
+		_ = syscall.Kill(group, syscall.SIGKILL)
+		groupEnds(group, time.Second)
 	}
-	_ = syscall.Kill(group, syscall.SIGCONT) // so that a suspended process receives the SIGTERM, too
-	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if syscall.Kill(group, 0) != nil {
-			return
+}
+
+// groupEnds reports whether a process group ends within a time.
+func groupEnds(group int, within time.Duration) bool {
+	for deadline := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
+		_, _ = syscall.Wait4(group, nil, syscall.WNOHANG, nil) // as process 1 of a container, this process inherits what the command leaves behind
+		if errors.Is(syscall.Kill(group, 0), syscall.ESRCH) {
+			return true
+		}
+		if !time.Now().Before(deadline) {
+			return false
 		}
 	}
-	_ = syscall.Kill(group, syscall.SIGKILL)
 }
 
 // childCode returns the exit code of a command. For a command that a signal has ended it is 128 plus the signal's number, as in a shell.

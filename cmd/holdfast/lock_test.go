@@ -75,8 +75,12 @@ func TestProcessesLeftBehindEnd(t *testing.T) {
 	lock, out := acquire(t), filepath.Join(t.TempDir(), "pid")
 	command := &cobra.Command{}
 	command.SetContext(t.Context())
-	if code, err := runLocked(command, lock, []string{"sh", "-c", "sleep 600 & echo $! > " + out}, time.Minute); code != 0 || err != nil {
+	began := time.Now()
+	if code, err := runLocked(command, lock, []string{"sh", "-c", "sleep 600 & echo $! > " + out}, 10*time.Minute); code != 0 || err != nil {
 		t.Fatalf("code %d, %v", code, err)
+	}
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("the lock was kept for %v after the command", took)
 	}
 	text, err := os.ReadFile(out)
 	if err != nil {

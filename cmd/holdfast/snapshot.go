@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +81,7 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 		file = filepath.Join(target, savedPrefix+time.Now().UTC().Format(savedTime)+savedSuffix)
 	}
 	if keep > 0 { // make room first: otherwise a full volume stays full after --keep was lowered or a command was interrupted
-		if err := removeOld(target, keep, ""); err != nil {
+		if err := removeOld(target, keep, time.Now()); err != nil {
 			return err
 		}
 	}
@@ -91,8 +90,11 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 		return err
 	}
 	if keep > 0 { // the new snapshot counts, too
-		if err := removeOld(target, keep, filepath.Base(file)); err != nil {
+		if err := removeOld(target, keep, time.Now()); err != nil {
 			return err
+		}
+		if _, err := os.Stat(file); err != nil { // another command with a lower --keep
+			return fmt.Errorf("the snapshot was removed again: %w", err)
 		}
 	}
 	return a.printSummary(command.OutOrStdout(), file, summary)
@@ -126,30 +128,31 @@ func (a *administration) streamSnapshot(ctx context.Context, to io.Writer) error
 	})
 }
 
-// removeOld removes all but the keep newest snapshots of a folder. It also removes partial files older than a day, which interrupted commands have left. It
-// removes only files that are named as saveSnapshot names them. The newest are those with the latest times in their names. added is the name of the file that
-// was just saved, or empty. It counts as the newest whatever time it has: the clock may be behind, or may have been ahead.
-func removeOld(folder string, keep int, added string) error {
+// removeOld removes all but the keep newest snapshots of a folder, and partial files older than a day, which interrupted commands have left. It removes only
+// files whose name has the time, as saveSnapshot gives it. The newest are those whose names have the latest times. But a name whose time is still to come is of a
+// clock that was wrong: it counts as older than all others.
+func removeOld(folder string, keep int, now time.Time) error {
 	entries, err := os.ReadDir(folder) // sorted by name, which is by time
 	if err != nil {
 		return err
 	}
-	var saved, old []string
+	const tolerance = time.Hour // clocks of several machines that save into one folder
+	var saved, ahead, old []string
 	for _, entry := range entries {
 		name, isSaved := strings.CutPrefix(entry.Name(), savedPrefix)
 		name, rest, ends := strings.Cut(name, savedSuffix)
 		written, err := time.Parse(savedTime, name)
 		switch {
 		case !isSaved || !ends || err != nil:
+		case rest == "" && written.After(now.Add(tolerance)):
+			ahead = append(ahead, entry.Name())
 		case rest == "":
 			saved = append(saved, entry.Name())
 		case strings.HasSuffix(rest, ".part") && time.Since(written) > 24*time.Hour: // the command that wrote it has ended
 			old = append(old, entry.Name())
 		}
 	}
-	if i := slices.Index(saved, added); i >= 0 {
-		saved = append(slices.Delete(saved, i, i+1), added)
-	}
+	saved = append(ahead, saved...)
 	for _, name := range append(old, saved[:max(0, len(saved)-keep)]...) {
 		if err := os.Remove(filepath.Join(folder, name)); err != nil && !errors.Is(err, fs.ErrNotExist) { // another command may have removed it
 			return err

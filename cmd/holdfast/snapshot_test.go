@@ -5,29 +5,31 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 )
 
-// The snapshot that was just saved is never removed, also if the clock was ahead before: then the names of older ones have later times.
-func TestSavedSnapshotIsKept(t *testing.T) {
-	const added = "holdfast-2026-01-01T000000Z.snap"
+// Names of a clock that was ahead count as the oldest, so that they displace neither the snapshot that was just saved nor those before it.
+func TestNamesOfTheFutureAreTheOldest(t *testing.T) {
+	const yesterday, today = "holdfast-2025-12-31T000000Z.snap", "holdfast-2026-01-01T000000Z.snap"
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	future := []string{"holdfast-2997-01-01T000000Z.snap", "holdfast-2998-01-01T000000Z.snap", "holdfast-2999-01-01T000000Z.snap"}
 	for name, test := range map[string]struct {
 		keep int
 		want []string
 	}{
-		"one":               {1, []string{added}},
-		"two":               {2, []string{added, future[2]}},
-		"as many as before": {3, []string{added, future[1], future[2]}},
-		"more":              {9, append([]string{"holdfast-2001-01-01T000000Z.snap", added}, future...)},
+		"one":               {1, []string{today}},
+		"two":               {2, []string{yesterday, today}},
+		"as many as before": {3, []string{yesterday, today, future[2]}},
+		"more":              {9, append([]string{yesterday, today}, future...)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := t.TempDir()
-			for _, file := range append([]string{"holdfast-2001-01-01T000000Z.snap", added}, future...) {
+			for _, file := range append([]string{yesterday, today}, future...) {
 				if err := os.WriteFile(filepath.Join(folder, file), nil, 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if err := removeOld(folder, test.keep, added); err != nil {
+			if err := removeOld(folder, test.keep, now); err != nil {
 				t.Fatal(err)
 			}
 			entries, err := os.ReadDir(folder)

@@ -74,7 +74,11 @@ func newWatch() *cobra.Command {
 			case err := <-ended:
 				return err
 			case event := <-events:
-				if err := c.printEvent(out, event); err != nil && command.Context().Err() == nil {
+				err := c.printEvent(out, event)
+				switch {
+				case command.Context().Err() != nil: // the write was cut short, and must not be followed by another one
+					return nil
+				case err != nil:
 					return err
 				}
 			}

@@ -230,8 +230,9 @@ func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 	if (client == "" && key == "" && pattern == "") || (key != "" && pattern != "") {
 		return badRequest{errors.New("client, key or pattern is required, and not both key and pattern")}
 	}
+	const parameters = 3 // `holdfast watches drop` of earlier versions sends all of them, empty ones included
 	for name := range query {
-		if query.Get(name) == "" { // an ignored filter would end more watches than were meant
+		if query.Get(name) == "" && len(query) < parameters { // an ignored filter would end more watches than were meant
 			return badRequest{fmt.Errorf("%s is empty", name)}
 		}
 	}

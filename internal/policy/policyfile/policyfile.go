@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -43,7 +44,7 @@ var ErrInvalid = errors.New("invalid policy file")
 
 // Read reads and compiles a policy file.
 func Read(name string) (*policy.Policy, error) {
-	data, err := os.ReadFile(name)
+	data, err := readSettled(func() ([]byte, error) { return os.ReadFile(name) }, func() { time.Sleep(100 * time.Millisecond) })
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
@@ -52,6 +53,28 @@ func Read(name string) (*policy.Policy, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return parsed, nil
+}
+
+// errUnsettled says that a file had another content at each read.
+var errUnsettled = errors.New("the file changes all the time")
+
+// readSettled reads a file until two reads in a row, with a pause between them, found the same content: a part of a file that is being written may be a valid
+// policy.
+func readSettled(read func() ([]byte, error), pause func()) ([]byte, error) {
+	const attempts = 50
+	var before []byte
+	for range attempts {
+		data, err := read()
+		if err != nil {
+			return nil, err
+		}
+		if before != nil && bytes.Equal(data, before) {
+			return data, nil
+		}
+		before = data
+		pause()
+	}
+	return nil, errUnsettled
 }
 
 // Parse compiles the content of a policy file. Unknown YAML keys are errors: a misspelt one would silently deny, or allow.

@@ -2,6 +2,7 @@ package policyfile
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -91,5 +92,37 @@ func TestPolicyOfTheManualIsValid(t *testing.T) {
 	}
 	if parsed.FirstRule(&policy.Principal{ClientID: "line-1"}, policy.Read, []byte("n7")) != 1 {
 		t.Error("line-1 may not read n7")
+	}
+}
+
+// The content of a file that is being written does not count.
+func TestContentIsReadUntilItIsSettled(t *testing.T) {
+	for name, test := range map[string]struct {
+		reads []string
+		want  string
+		err   error
+	}{
+		"settled":           {reads: []string{"whole", "whole"}, want: "whole"},
+		"being written":     {reads: []string{"", "half", "whole", "whole"}, want: "whole"},
+		"empty":             {reads: []string{"", ""}},
+		"never the same":    {err: errUnsettled},
+		"removed meanwhile": {reads: []string{"whole"}, err: os.ErrNotExist},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reads := 0
+			got, err := readSettled(func() ([]byte, error) {
+				reads++
+				switch {
+				case test.err == errUnsettled:
+					return fmt.Append(nil, reads), nil
+				case reads > len(test.reads):
+					return nil, os.ErrNotExist
+				}
+				return []byte(test.reads[reads-1]), nil
+			}, func() {})
+			if string(got) != test.want || !errors.Is(err, test.err) {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
 	}
 }
