@@ -65,20 +65,26 @@ func (m *maintenance) raiseVersion(ctx context.Context) {
 
 // transferToVoterWithBroker transfers leadership to a voter whose broker connections are up. If there is none, this member keeps the leadership.
 func (m *maintenance) transferToVoterWithBroker(ctx context.Context) {
-	var best raft.Server
-	var lastIndex uint64
-	for id, description := range m.peers.Poll(ctx, maintenanceInterval) {
-		server, member := peer.Find(m.self.servers(), id)
-		if member && server.Suffrage == raft.Voter && description.BrokerUp && description.LastIndex >= lastIndex &&
-			!m.members.TransferBlocked(m.self.raft.CurrentTerm(), id) {
-			best, lastIndex = server, description.LastIndex
-		}
-	}
-	if best.ID == "" {
+	answers := m.peers.Poll(ctx, maintenanceInterval)
+	target, found := voterWithBroker(m.self.servers(), answers, func(id raft.ServerID) bool { return m.members.TransferBlocked(m.self.raft.CurrentTerm(), id) })
+	if !found {
 		return
 	}
-	m.log.Warn("transferring leadership: a broker connection of this node is down or silent", "to", best.ID)
-	if err := m.members.TransferIfLeading(ctx, string(best.ID)); err != nil {
+	m.log.Warn("transferring leadership: a broker connection of this node is down or silent", "to", target)
+	if err := m.members.TransferIfLeading(ctx, string(target)); err != nil {
 		m.log.Warn("the transfer of leadership failed", "error", err)
 	}
+}
+
+// voterWithBroker returns the voter with the longest log among those that answered, whose broker connections are up, and that are not blocked. Of several it
+// returns the first in the configuration.
+func voterWithBroker(servers []raft.Server, answers map[raft.ServerID]peer.Answer, blocked func(raft.ServerID) bool) (best raft.ServerID, found bool) {
+	var lastIndex uint64
+	for _, server := range servers {
+		status, answered := answers[server.ID]
+		if answered && server.Suffrage == raft.Voter && status.BrokerUp && (!found || status.LastIndex > lastIndex) && !blocked(server.ID) {
+			best, lastIndex, found = server.ID, status.LastIndex, true
+		}
+	}
+	return best, found
 }

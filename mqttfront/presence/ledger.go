@@ -1,6 +1,10 @@
 package presence
 
-import "holdfast/mqttfront/broker"
+import (
+	"slices"
+
+	"holdfast/mqttfront/broker"
+)
 
 const (
 	// recheckAfter is the time in milliseconds after which a disconnect is reported again, if the client has not reconnected. Watches are
@@ -98,11 +102,16 @@ func (l *ledger) handleUptime(uptime int64) {
 // connected when the marker was sent. Its disconnect is reported again with that time.
 func (l *ledger) marker(sent int64) {
 	l.processedAfter = max(l.processedAfter, sent)
-	for clientID, due := range l.recheckAt {
-		if due <= sent {
-			delete(l.recheckAt, clientID)
-			l.emit(clientID, sent)
+	var due []string
+	for clientID, at := range l.recheckAt {
+		if at <= sent {
+			due = append(due, clientID)
 		}
+	}
+	slices.Sort(due) // the order of a map must not decide that of the log
+	for _, clientID := range due {
+		delete(l.recheckAt, clientID)
+		l.emit(clientID, sent)
 	}
 }
 
