@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// change sets a key of the copy, or deletes it if the version is 0.
+// change sets a key of the Follower's copy to a version, or deletes it if the version is 0. The change queues get the change.
 func (f *Follower) change(key string, version int64) {
 	f.copy.items[key] = Item{fmt.Append(nil, version), Version{Wall: version, NodeID: "StateStore"}}
 	if version == 0 {
@@ -15,6 +15,7 @@ func (f *Follower) change(key string, version int64) {
 	f.changedLocked(key)
 }
 
+// pull returns all changes that wait in a change queue.
 func (f *Follower) pull(own *changeQueue) (all []string) {
 	for {
 		event, waiting := f.nextChange(own)
@@ -29,7 +30,8 @@ func (f *Follower) pull(own *changeQueue) (all []string) {
 	}
 }
 
-// The keys that are there come first, in their order, and then the last change of each key. What came and went meanwhile is left out.
+// Follower.Changes returns first the keys that the copy has, sorted, and then the last change of each key. A key that was created and deleted before the
+// receiver asked is left out.
 func TestChangesHaveTheLastOfEachKey(t *testing.T) {
 	f := &Follower{copy: newFollowed()}
 	f.change("b", 1)
@@ -54,7 +56,7 @@ func TestChangesHaveTheLastOfEachKey(t *testing.T) {
 	}
 }
 
-// Keys that come and go while the receiver does not pull take no room.
+// Keys that are created and deleted while the receiver does not pull do not fill up the change queue.
 func TestChangesAreBoundedByTheKeys(t *testing.T) {
 	f := &Follower{copy: newFollowed()}
 	own := f.addChanges()
@@ -71,7 +73,7 @@ func TestChangesAreBoundedByTheKeys(t *testing.T) {
 	}
 }
 
-// Follow returns when a pass has ended that covers every gap, also one that still waits to be taken up.
+// Follow returns when a pass (one read of all keys) has ended that began after every gap. A gap counts also while its EventGap waits in the watcher's channel.
 func TestFirstPassCoversEveryGap(t *testing.T) {
 	f := &Follower{client: &Client{}, watcher: &Watcher{gaps: 1}, first: make(chan struct{}), copy: newFollowed(), covered: -1}
 	complete := func() bool {

@@ -28,13 +28,13 @@ func connect(t *testing.T, change ...func(*client.Config)) *client.Client {
 	return c
 }
 
-// proxy is a connection to the broker that a test can cut.
+// proxy forwards TCP connections to the broker. A test can cut them.
 type proxy struct {
 	listener net.Listener
 	mu       sync.Mutex
 	open     []net.Conn
-	refusing bool        // new connections
-	attempts []time.Time // of clients to connect
+	refusing bool        // new connections are closed at once
+	attempts []time.Time // when clients connected, also when that was refused
 	work     sync.WaitGroup
 }
 
@@ -184,7 +184,7 @@ func TestIfVersionRefusesAValueThatCameBack(t *testing.T) {
 	}
 }
 
-// Any client id that MQTT allows and a topic level can hold works, also one that cannot be the node id of a timestamp.
+// A client id works if MQTT allows it and one topic level can hold it. It may have a ':' or be very long, which the node id of a timestamp must not.
 func TestClientIDNeedNotBeANodeID(t *testing.T) {
 	for _, id := range []string{"00:1B:44:11:3A:B7", strings.Repeat("x", 300)} {
 		t.Run(id[:2], func(t *testing.T) {
@@ -236,8 +236,8 @@ func TestKeysComeInOrderFromAllPages(t *testing.T) {
 	}
 }
 
-// A context that has ended before sends nothing.
-func TestCancelledBeforeSending(t *testing.T) {
+// A command whose context has already ended is not sent.
+func TestCommandWithEndedContextIsNotSent(t *testing.T) {
 	c := connect(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -254,7 +254,7 @@ func TestCancelledBeforeSending(t *testing.T) {
 }
 
 // A command that was given up does not overtake a later one.
-func TestOrderAfterGivingUp(t *testing.T) {
+func TestGivenUpCommandDoesNotOvertakeALaterOne(t *testing.T) {
 	c := connect(t)
 	for i := range 200 {
 		key := fmt.Sprint("order", i)
@@ -272,7 +272,7 @@ func TestOrderAfterGivingUp(t *testing.T) {
 	}
 }
 
-// Connections that break do not make commands fail, take effect twice, or end watches and locks.
+// When connections break, no command fails or takes effect twice, and watches and locks go on.
 func TestBrokenConnectionsFailNoCommandAndEndNoWatch(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
@@ -285,7 +285,7 @@ func TestBrokenConnectionsFailNoCommandAndEndNoWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := make(chan struct{})
-	run := time.Now() // the store outlives a run of the tests
+	run := time.Now() // part of the keys: with -count, each run of the test uses the same store
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		for i := 0; ; i++ {
@@ -358,7 +358,7 @@ func measureStalls(t *testing.T) (longest func() time.Duration) {
 	return func() time.Duration { return max(time.Duration(most.Load()), 0) }
 }
 
-// A broker that is back after 7 s is found soon: most of the default timeout of 10 s is over by then.
+// During an outage the client tries to connect at least every 1.5 s. So a SET with the default timeout of 10 s survives an outage of 7 s.
 func TestReconnectAttemptsStayFrequent(t *testing.T) {
 	const most = 1500 * time.Millisecond
 	stall := measureStalls(t)
@@ -477,7 +477,7 @@ func TestWallClockComesBack(t *testing.T) {
 	}
 }
 
-// The first broker that answers serves, whatever the others do.
+// The client uses the first broker that answers, also if other addresses refuse the connection or stay silent.
 func TestFirstBrokerThatAnswersServes(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
 	if err != nil {

@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// A request that the store refuses because of overload is sent again until the context ends. An answer counts also if the context ends as it arrives.
+// A request that the store refuses because of overload is sent again until its context ends. An answer counts even if the context ends at the same time.
 func TestOverloadedRequestIsSentAgain(t *testing.T) {
 	overloaded, syntax := &ServerError{ErrOverloaded.Error()}, &ServerError{ErrSyntax.Error()}
 	for name, test := range map[string]struct {
-		results []error // of the attempts; the context ends with the last one
+		results []error // results of the attempts, in order; the context ends during the last attempt
 		want    error
 	}{
 		"answered at the second attempt":       {results: []error{overloaded, nil}},

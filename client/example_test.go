@@ -34,7 +34,7 @@ func Example() {
 	// true
 }
 
-// Change a recipe on all machines of a line at one moment, under the token of a lock: a holder that lost it changes nothing.
+// Change the recipes of all machines of a line in one transaction, fenced by the token of a lock: a holder that lost the lock changes nothing.
 func ExampleClient_Txn() {
 	ctx := context.Background()
 	store, err := client.Connect(ctx, client.Config{Addresses: []string{broker}})
@@ -106,7 +106,7 @@ func ExampleClient_Watch() {
 	// owned by nobody
 }
 
-// A client that writes under a lock sends its token along: a holder that was paused for too long is refused.
+// A client that writes under a lock sends the lock's token. So the store refuses the writes of an earlier holder that was paused for too long.
 func ExampleClient_Lock() {
 	ctx := context.Background()
 	store, err := client.Connect(ctx, client.Config{Addresses: []string{broker}})
@@ -117,7 +117,7 @@ func ExampleClient_Lock() {
 	defer func() { _ = store.Close() }()
 
 	slow, _ := store.Lock(ctx, "line-7/master", 10*time.Second)
-	_ = slow.Unlock(ctx) // it was paused, and its lock has ended
+	_ = slow.Unlock(ctx) // as if the holder had been paused until its lock expired
 	fast, _ := store.Lock(ctx, "line-7/master", 10*time.Second)
 	defer func() { _ = fast.Unlock(ctx) }()
 

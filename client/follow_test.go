@@ -70,7 +70,7 @@ func contents(f *client.Follower) string {
 	return strings.Join(all, " ")
 }
 
-// unique returns a prefix of keys that no other test has, nor the same one with -count: all share one store.
+// unique returns a key prefix that no other test uses, nor another run of the same test with -count: all tests share one store.
 func unique(name string) string { return fmt.Sprintf("%s-%d/", name, time.Now().UnixNano()) }
 
 func set(t *testing.T, c *client.Client, key, value string) {
@@ -80,7 +80,7 @@ func set(t *testing.T, c *client.Client, key, value string) {
 	}
 }
 
-// A copy is complete when Follow returns, and stays so. After a lost connection it brings itself up to date, and reports what was deleted meanwhile.
+// A Follower's copy is complete when Follow returns. After a lost connection the Follower reads all keys again, and reports those that were deleted meanwhile.
 func TestFollowerOutlivesItsConnection(t *testing.T) {
 	other, ctx, prefix := connect(t), t.Context(), unique("followed")
 	set(t, other, prefix+"kept", "1")
@@ -142,8 +142,8 @@ func TestSyncedFollowerHasItsClientsWrites(t *testing.T) {
 	}
 }
 
-// A slow receiver loses changes, but never the last one of a key, and the copy does not wait for it. A Follower that falls
-// behind its own watch gets a gap, and reads all keys again.
+// A slow receiver of Changes loses changes, but never the last one of a key, and the copy does not wait for the receiver. With a WatchBuffer of 1 the Follower
+// may fall behind its own watch. It then gets a gap, and reads all keys again.
 func TestSlowReceiverGetsTheLastChange(t *testing.T) {
 	c, ctx, prefix := connect(t, func(config *client.Config) { config.WatchBuffer = 1 }), t.Context(), unique("slow")
 	set(t, c, prefix+"k", "first")
@@ -169,8 +169,8 @@ func TestSlowReceiverGetsTheLastChange(t *testing.T) {
 	eventually(t, "it knows that it is complete", f.Synced)
 }
 
-// What changes without a notification is found by the next pass. A watch that an operator ended is made again by the
-// next renewal.
+// A Follower finds a change without a notification in its next pass, which reads all keys. The next renewal of its watch restores a watch that an operator
+// ended.
 func TestFollowerFindsWhatNobodyNotified(t *testing.T) {
 	c := connect(t, func(config *client.Config) {
 		config.FollowRefresh, config.WatchRenewal = 200*time.Millisecond, 100*time.Millisecond
@@ -201,7 +201,7 @@ func TestFollowerThatIsClosedLeavesNoWatch(t *testing.T) {
 	eventually(t, "the store has no watch of the client", func() bool { return !watches(c.ID()) })
 }
 
-// Keys that are too long for watches of patterns are not in the copy.
+// Keys of more than 4096 bytes are not in the copy: no watch of a pattern reports their changes.
 func TestFollowerLeavesOutLongKeys(t *testing.T) {
 	c, prefix := connect(t), unique("long")
 	set(t, c, prefix+strings.Repeat("k", 4096), "v")
@@ -215,7 +215,7 @@ func TestFollowerLeavesOutLongKeys(t *testing.T) {
 	}
 }
 
-// The context of Follow bounds the time until the copy is complete. What it gave up leaves no watch behind.
+// The context of Follow bounds the time until the copy is complete. A Follow that gave up leaves no watch in the store.
 func TestFollowEndsWithItsContext(t *testing.T) {
 	c, prefix := connect(t), unique("context")
 	ended, cancel := context.WithCancel(t.Context())
@@ -258,7 +258,7 @@ func TestFollowerEndsWithItsClient(t *testing.T) {
 	}
 }
 
-// A key that is too long for watches of patterns is in no copy, also while its client watches the key itself.
+// A key that is too long for watches of patterns is in no copy, also if the Follower's client has a watch of the key itself.
 func TestLongKeyIsInNoCopy(t *testing.T) {
 	c := connect(t)
 	long := "long key/" + strings.Repeat("x", glob.MaxWatchedKey)

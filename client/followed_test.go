@@ -9,13 +9,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// followedStore is a store with the notifications of its changes, as a Follower gets them: in order, some of them again, and none that came in a gap.
+// followedStore is a model of a store and of the notifications that a Follower gets from it. They come in order. Some come again. Those of a gap never come.
 type followedStore struct {
 	t             *rapid.T
 	clock         int64
 	items         map[string]Item
 	notifications []Event // all that were ever sent
-	delivered     int     // of them, or lost in a gap
+	delivered     int     // number of notifications that were delivered, or lost in a gap
 }
 
 func (s *followedStore) change() {
@@ -31,8 +31,8 @@ func (s *followedStore) change() {
 	s.notifications = append(s.notifications, Event{Kind: EventSet, Key: key, Value: item.Value, Version: item.Version})
 }
 
-// However notifications and reads overtake each other, the copy equals the store when a pass has ended after the latest gap and all notifications have
-// come.
+// Notifications and reads may overtake each other. The copy equals the store when two things have happened: a pass (a read of all keys) that began after the
+// latest gap has ended, and all later notifications have come.
 func TestFollowedCopyEqualsTheStore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &followedStore{t: t, items: make(map[string]Item)}
@@ -58,7 +58,7 @@ func TestFollowedCopyEqualsTheStore(t *testing.T) {
 			}
 			s.delivered = len(s.notifications) // the others never come
 			f.beginPass(true)
-			unread := slices.Sorted(maps.Keys(s.items)) // keys that are there throughout are among them
+			unread := slices.Sorted(maps.Keys(s.items)) // has every key that exists during the whole pass
 			var underWay []read
 			for len(unread)+len(underWay) > 0 {
 				switch rapid.IntRange(0, 4).Draw(t, "step") {
@@ -66,7 +66,7 @@ func TestFollowedCopyEqualsTheStore(t *testing.T) {
 					s.change()
 				case 1:
 					deliverNext()
-				case 2: // a new leader repeats some
+				case 2: // a new leader repeats the latest notifications
 					for number := rapid.IntRange(0, s.delivered).Draw(t, "repeated from"); number < s.delivered; number++ {
 						deliver(number)
 					}
@@ -76,7 +76,7 @@ func TestFollowedCopyEqualsTheStore(t *testing.T) {
 						underWay = append(underWay, read{unread[0], item, !there})
 						unread = unread[1:]
 					}
-				default: // an answer comes
+				default: // the answer to a read arrives
 					if len(underWay) > 0 {
 						at := rapid.IntRange(0, len(underWay)-1).Draw(t, "which")
 						r := underWay[at]
@@ -104,7 +104,7 @@ func TestFollowedCopyEqualsTheStore(t *testing.T) {
 	})
 }
 
-// A restore puts older values back without notifications: what a pass reads counts, also if it is older, and so do the changes that follow.
+// A restore puts older values back without notifications. The copy takes the value that a pass reads, even if its version is lower, and then later changes.
 func TestFollowedCopyTakesWhatAPassReads(t *testing.T) {
 	version := func(n int64) Version { return Version{Wall: n, NodeID: "StateStore"} }
 	set := func(value string, n int64) Event {
@@ -128,17 +128,17 @@ func TestFollowedCopyTakesWhatAPassReads(t *testing.T) {
 	}
 }
 
-// A notification with a lower version than the copy's may be of another cluster, or a repetition by the same one. It does not change the copy: another pass
-// shows which it was.
+// After a gap, a notification with a lower version than the copy's may come from another cluster, or be an old one that the same cluster repeats. It does not
+// change the copy. Another pass shows which it was.
 func TestLowerVersionAfterAGapNeedsAnotherPass(t *testing.T) {
 	version := func(n int64) Version { return Version{Wall: n, NodeID: "StateStore"} }
 	set := func(n int64) Event { return Event{Kind: EventSet, Key: "k", Version: version(n)} }
 	for name, test := range map[string]struct {
 		afterGap   bool
-		notified   int64 // in a pass, while the copy has version 9
-		read       int64 // 0: the key is deleted
+		notified   int64 // version in a notification during the pass; the copy has version 9 then
+		read       int64 // version that the pass reads; 0: the key does not exist
 		incomplete bool
-		want       int64 // after the pass
+		want       int64 // the copy's version after the pass; 0: the copy does not have the key
 	}{
 		"another cluster, read before the change": {afterGap: true, notified: 6, read: 5, incomplete: true, want: 5},
 		"another cluster, read after the change":  {afterGap: true, notified: 6, read: 6, incomplete: true, want: 6},
@@ -178,14 +178,14 @@ func TestRepeatedNotificationsBringNothingBack(t *testing.T) {
 	if f.applyNotification(set) || f.applyNotification(deleted) || len(f.items) != 0 {
 		t.Errorf("a repeated one is news: %v", f.items)
 	}
-	late := newFollowed() // the SET was notified before
+	late := newFollowed() // of a Follower that began after the notification of the SET
 	late.applyNotification(deleted)
 	if late.applyNotification(set) {
 		t.Error("a SET that comes after its deletion is news")
 	}
 }
 
-// A copy that has nothing follows another cluster, whose versions begin anew, from the first pass after the gap on.
+// After a gap the client may be connected to another cluster, whose versions are lower. An empty copy follows that cluster from the first pass on.
 func TestEmptyCopyFollowsAnotherCluster(t *testing.T) {
 	version := func(number int64) Version { return Version{Wall: number, NodeID: "StateStore"} }
 	f := newFollowed()

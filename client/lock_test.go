@@ -16,7 +16,7 @@ import (
 	"holdfast/client"
 )
 
-// standIn answers requests in the store's place: each by the function, which returns the payload of the reply, or "" for no reply.
+// standIn answers the requests on a topic in place of the store. answer returns the payload of the reply, or "" for no reply.
 func standIn(t *testing.T, topic string, answer func(request []byte) string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(broker, "mqtt://"))
@@ -37,7 +37,7 @@ func standIn(t *testing.T, topic string, answer func(request []byte) string) {
 			CorrelationData: p.Properties.CorrelationData,
 			User:            paho.UserProperties{{Key: "__stat", Value: "200"}, {Key: "__ts", Value: "1700000000000:00000:StateStore"}},
 		}}
-		replies.Go(func() { _, _ = c.Publish(t.Context(), reply) }) // else the reader waits for its own PUBACK
+		replies.Go(func() { _, _ = c.Publish(t.Context(), reply) }) // in another goroutine: this one reads the PUBACK for which Publish waits
 		return true, nil
 	}}})
 	if _, err := c.Connect(t.Context(), &paho.Connect{ClientID: "stand-in of " + topic, CleanStart: true, KeepAlive: 30}); err != nil {
@@ -53,7 +53,7 @@ func standIn(t *testing.T, topic string, answer func(request []byte) string) {
 	})
 }
 
-// A store that is overloaded says nothing of the lock: it is asked again soon, not after the time to live of another client's lock.
+// An overloaded store does not say whether the lock is free. So Lock asks again soon, and does not wait for the ttl, as it does if another client has the lock.
 func TestLockIsTriedAgainSoonAfterAnOverload(t *testing.T) {
 	const topic, ttl = "stand-in/invoke", time.Minute
 	var sets, watches atomic.Int32
@@ -85,11 +85,12 @@ func TestLockIsTriedAgainSoonAfterAnOverload(t *testing.T) {
 	}
 }
 
-// An attempt without an answer may have acquired the lock, whatever became of the attempts after it. Only a refusal by another client's lock settles it.
+// An attempt without an answer may have acquired the lock, whatever the results of later attempts. Only the answer that another client has the lock rules
+// that out.
 func TestLockReportsUnknownOutcomeUntilItIsSettled(t *testing.T) {
 	const silence, held, overloaded, ok = "", answerHeld, "-ERR the service is overloaded; try again\r\n", answerOK
 	for name, row := range map[string]struct {
-		sets, watches []string // the answers, in order; the last one again and again
+		sets, watches []string // the answers to SET and to KEYNOTIFY, in order; the last one repeats
 		want          error
 	}{
 		"unknown, then overloaded":        {[]string{silence, overloaded}, []string{ok}, client.ErrOutcomeUnknown},
@@ -121,7 +122,7 @@ func TestLockReportsUnknownOutcomeUntilItIsSettled(t *testing.T) {
 }
 
 // lockStandIn connects a client to a stand-in for the store. set and watch get the number of earlier SETs or KEYNOTIFYs, and return the payload of the
-// reply, or "" for no reply. stop is the same for each STOP.
+// reply, or "" for no reply. stop is the payload of the reply to each STOP.
 func lockStandIn(t *testing.T, timeout time.Duration, set, watch func(earlier int) string, stop string) *client.Client {
 	t.Helper()
 	sets, watches := 0, 0
@@ -156,7 +157,7 @@ const (
 
 func always(answer string) func(int) string { return func(int) string { return answer } }
 
-// A client that may write the key of a lock and not watch it is told so, rather than that another client has the lock.
+// If a client may write the key of a lock but not watch it, Lock returns the refusal of the watch, and not that another client has the lock.
 func TestLockReportsARefusedWatch(t *testing.T) {
 	c := lockStandIn(t, time.Minute, always(answerHeld), always("-ERR not authorized\r\n"), answerOK)
 	_, err := c.Lock(t.Context(), "l", time.Minute)
@@ -166,7 +167,7 @@ func TestLockReportsARefusedWatch(t *testing.T) {
 	}
 }
 
-// A KEYNOTIFY without an answer is sent again, however long the context is.
+// A KEYNOTIFY without an answer is sent again after Config.Timeout, however late the context ends.
 func TestLockRepeatsAnUnansweredWatch(t *testing.T) {
 	c := lockStandIn(t, 500*time.Millisecond, func(earlier int) string {
 		if earlier == 0 {
@@ -187,7 +188,7 @@ func TestLockRepeatsAnUnansweredWatch(t *testing.T) {
 	}
 }
 
-// Lock does not wait for the end of its watch: neither when its context has ended, nor when it has the lock.
+// Lock ends its watch with STOP, and does not wait for the answer: neither when its context has ended, nor when it has the lock.
 func TestLockDoesNotWaitForTheEndOfItsWatch(t *testing.T) {
 	for name, set := range map[string]func(int) string{
 		"held by another client": always(answerHeld),
@@ -203,8 +204,9 @@ func TestLockDoesNotWaitForTheEndOfItsWatch(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			began := time.Now()
-			if _, err := c.Lock(ctx, "l", time.Minute); time.Since(began) > 30*time.Second {
-				t.Errorf("after %v: %v", time.Since(began), err)
+			want := map[string]error{"held by another client": client.ErrNotApplied}[name] // nil if it is acquired
+			if _, err := c.Lock(ctx, "l", time.Minute); !errors.Is(err, want) || time.Since(began) > 30*time.Second {
+				t.Errorf("after %v: %v, want %v", time.Since(began), err, want)
 			}
 		})
 	}
@@ -215,7 +217,7 @@ func TestLateAnswerIsNoLock(t *testing.T) {
 	const ttl = 200 * time.Millisecond
 	late := func(earlier int) string {
 		if earlier == 0 {
-			time.Sleep(2 * ttl) // the subject of the test
+			time.Sleep(2 * ttl) // the answer arrives after the time to live
 		}
 		return answerOK
 	}
@@ -243,7 +245,7 @@ func TestLateAnswerIsNoLock(t *testing.T) {
 	})
 }
 
-// A lock ends with its client.
+// When a client is closed, its locks are no longer renewed, and count as lost.
 func TestLockIsLostWhenItsClientIsClosed(t *testing.T) {
 	c := lockStandIn(t, time.Minute, always(answerOK), always(answerOK), answerOK)
 	lock, err := c.Lock(t.Context(), "l", 300*time.Millisecond)

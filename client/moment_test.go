@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A moment counts the time in which the machine was suspended, and a wait for it ends soon after the machine has woken up.
+// The time since a moment includes the time in which the machine was suspended. A wait that is over because of that ends at once.
 func TestSuspendedTimeCounts(t *testing.T) {
 	if sinceBoot() == 0 {
 		t.Skip("this system does not tell how long it was suspended")

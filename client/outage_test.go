@@ -110,10 +110,10 @@ func (h lineHandler) Handle(_ context.Context, record slog.Record) error {
 	return nil
 }
 
-// The log says why the client cannot connect, not at each attempt, and when it is connected again.
+// The log says why the client cannot connect, but not at each attempt. It also says when the client is connected again.
 func TestOutageIsLogged(t *testing.T) {
 	subscribed := make(chan net.Conn, 10)
-	refusals := []byte{2: 0x86, 3: 0x87, 4: 0} // by the number of the connection
+	refusals := []byte{2: 0x86, 3: 0x87, 4: 0} // the reason code of the CONNACK, by the number of the connection
 	address := startBroker(t, func(number int, conn net.Conn, packet *packets.ControlPacket) packets.Packet {
 		switch packet.Content.(type) {
 		case *packets.Connect:

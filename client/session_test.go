@@ -11,7 +11,8 @@ import (
 	"holdfast/internal/mqttconn"
 )
 
-// The next broker may accept smaller packets than the last one. If the request was sent to that one, its outcome is unknown; else it was not executed.
+// After a reconnect, the broker may accept only smaller packets. If a request is then too large, its outcome is unknown if it was sent before. Otherwise it was
+// not executed.
 func TestRequestThatTheNextBrokerDoesNotAcceptIsOfUnknownOutcome(t *testing.T) {
 	for name, test := range map[string]struct {
 		again bool
@@ -28,12 +29,12 @@ func TestRequestThatTheNextBrokerDoesNotAcceptIsOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// A broker that refuses the copy of a request says nothing of what became of the first one, which an earlier session may have delivered.
+// If the broker refuses a request that was also sent in an earlier session, the outcome is unknown: the store may have received the first copy.
 func TestRefusedCopyHasAnUnknownOutcome(t *testing.T) {
 	for name, again := range map[string]bool{"sent for the first time": false, "sent before": true} {
 		t.Run(name, func(t *testing.T) {
 			waiting := &call{done: make(chan answer, 1)}
-			s := &session{ids: make(chan uint16, 1), flight: []flight{{}, {waiting, again}}} // by packet id: 0 is none
+			s := &session{ids: make(chan uint16, 1), flight: []flight{{}, {waiting, again}}} // by packet id, which is never 0
 			if !s.acknowledged(1, 0x87) {
 				t.Fatal("the packet id is not known")
 			}
@@ -64,7 +65,7 @@ func TestRequestWithoutASubscriberIsUnsent(t *testing.T) {
 func TestOldRequestIsNotSentAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		sent      bool
-		awake     time.Duration // since it was made
+		awake     time.Duration // time since the call began, without the time in which the machine was suspended
 		suspended time.Duration
 		expiry    time.Duration
 		want      bool

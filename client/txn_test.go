@@ -10,7 +10,7 @@ import (
 )
 
 // A transaction takes effect as a whole or not at all, and tells what each of its operations did.
-func TestTransactions(t *testing.T) {
+func TestTransactionTakesEffectAsAWholeOrNotAtAll(t *testing.T) {
 	c := connect(t)
 	ctx := t.Context()
 	token, err := c.Set(ctx, "txn/fenced", []byte("1"))

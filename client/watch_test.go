@@ -44,7 +44,7 @@ func TestEachLossOfTheConnectionIsAGap(t *testing.T) {
 	}
 }
 
-// Renewals are not reported to the watcher, and the watch goes on.
+// The client renews its watches at intervals, which restores a watch that an operator ended. The watcher gets no event for a renewal.
 func TestWatchesAreRenewed(t *testing.T) {
 	c := connect(t, func(config *client.Config) { config.WatchRenewal = 50 * time.Millisecond })
 	watcher, err := c.Watch(t.Context(), "renewed")
@@ -82,7 +82,7 @@ func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		renewing.Wait()
-		c.WatchAgain("ended") // one that was due before, and comes after the STOP
+		c.WatchAgain("ended") // a renewal that was due before Close, and begins after the STOP
 	}
 	for deadline := time.Now().Add(10 * time.Second); watches(c.ID()); {
 		if time.Now().After(deadline) {
@@ -118,8 +118,8 @@ func TestGapOfAWatchIsReported(t *testing.T) {
 	}
 }
 
-// Making and ending watches of one key at the same time leaves the newest in place.
-func TestWatchCloseWatch(t *testing.T) {
+// A watch that begins while an older one of the same key is being closed stays in place.
+func TestClosingAWatchKeepsANewerOne(t *testing.T) {
 	c := connect(t)
 	for i := range 50 {
 		old, err := c.Watch(t.Context(), "rewatch")
@@ -136,7 +136,7 @@ func TestWatchCloseWatch(t *testing.T) {
 		value := fmt.Sprint(i)
 		seen := false
 		for deadline := time.Now().Add(10 * time.Second); !seen && time.Now().Before(deadline); {
-			if _, err := c.Set(t.Context(), "rewatch", []byte(value)); err != nil { // a gap may hide the first
+			if _, err := c.Set(t.Context(), "rewatch", []byte(value)); err != nil { // again in each round, because a gap may hide the first SET
 				t.Fatal(err)
 			}
 			select {
@@ -154,7 +154,7 @@ func TestWatchCloseWatch(t *testing.T) {
 	}
 }
 
-// The watcher of a pattern receives the changes of all keys that match, also beside a watcher of one of them.
+// The watcher of a pattern receives the changes of all keys that match, also if another watcher watches one of these keys.
 func TestWatchOfAPattern(t *testing.T) {
 	c, ctx := connect(t), t.Context()
 	all, err := c.Watch(ctx, "globbed/*/on", client.Glob())

@@ -16,18 +16,19 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// nobodyThere is a network without anybody.
+// nobodyThere is a network in which no peer can be reached.
 type nobodyThere struct{}
 
 func (nobodyThere) Call(context.Context, raft.Server, peer.Method, []byte) ([]byte, error) {
 	return nil, errors.New("unreachable")
 }
 
-// The list of initial members is read again until the cluster begins: one that was planned with two members may begin with one.
+// A node reads the list of initial members again until the cluster is bootstrapped. So a cluster that was planned with two members may be bootstrapped with
+// one.
 func TestInitialMembersMayChangeBeforeTheBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, other := InitialMember{"n1", "n1:7400"}, InitialMember{"n2", "n2:7400"}
-		lists := [][]InitialMember{{own, other}, nil, {own}} // nil stands for one that cannot be read
+		lists := [][]InitialMember{{own, other}, nil, {own}} // what Reload returns, call by call; nil stands for a list that cannot be read
 		newcomer := &Newcomer{ID: "n1.1", Address: own.Address, Peers: []InitialMember{own, other}, Log: slog.New(slog.DiscardHandler)}
 		newcomer.Reload = func() ([]InitialMember, error) {
 			list := lists[0]
@@ -44,7 +45,7 @@ func TestInitialMembersMayChangeBeforeTheBeginning(t *testing.T) {
 	})
 }
 
-// uncommitted is a peer whose configuration lists the node n2.1, and whose leader says that it is no member until it is asked for the third time.
+// uncommitted is a peer whose configuration lists the node n2.1. Its leader answers that n2.1 is no member, and from the third call on that it is one.
 type uncommitted struct{ asked int }
 
 func (u *uncommitted) Call(_ context.Context, _ raft.Server, method peer.Method, _ []byte) ([]byte, error) {
@@ -59,7 +60,7 @@ func (u *uncommitted) Call(_ context.Context, _ raft.Server, method peer.Method,
 	}
 }
 
-// A node that a peer lists waits until the leader says that it is a member, and says why it waits.
+// A node that is in a peer's configuration waits until the leader says that the node is a member. It logs why it waits.
 func TestListedNodeWaitsForTheLeaderAndSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged bytes.Buffer

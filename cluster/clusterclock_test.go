@@ -10,19 +10,21 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// clockOf returns a cluster clock of a node whose wall clock is ahead of true time by an offset, at monotonic time 0 and true time 0.
+// clockOf returns the cluster clock of a node at monotonic time 0. True time is 0, too, and the node's wall clock is ahead of it by an offset.
 func clockOf(offset int64) *clusterClock {
 	return newClusterClock(Clock{Wall: func() int64 { return offset }, Monotonic: func() time.Duration { return 0 }})
 }
 
+// The cluster clock is the lower median of the members' wall clocks. If their number is even, the clock in the log counts as one more. It is not set before
+// a majority of the voters has answered.
 func TestClusterClockFollowsTheMedian(t *testing.T) {
 	const hour = 3_600_000
 	for name, test := range map[string]struct {
 		own     int64
 		others  []int64 // by how much the clocks of the other members are ahead
-		voters  int     // of the others, the first ones
+		voters  int     // so many of the others vote, the first ones; this node votes, too
 		silent  int     // so many of the last ones do not answer
-		carried int64   // by the log; 0 is nothing
+		carried int64   // the cluster clock in the log; 0 if the log has none
 		want    int64
 		known   bool
 	}{
@@ -63,7 +65,7 @@ func TestClusterClockFollowsTheMedian(t *testing.T) {
 	}
 }
 
-// The clock of a member that does not answer any more counts as it was, until it is no member.
+// For a member that no longer answers, its last known clock counts, until the member is removed.
 func TestClusterClockRemembersMembers(t *testing.T) {
 	const hour = 3_600_000
 	servers := []raft.Server{{ID: "self"}, {ID: "a"}, {ID: "b"}}

@@ -138,8 +138,8 @@ func TestWALAcceptsEntriesAfterAnInstalledSnapshot(t *testing.T) {
 	}
 }
 
-// A deposed leader has a snapshot, uncommitted entries of its own right after it, and no log before it. It catches up with the others.
-func TestDeposedLeaderWithNothingBeforeItsSnapshot(t *testing.T) {
+// A deposed leader catches up with the others although its log has nothing but uncommitted entries of its own, which begin right after its snapshot.
+func TestDeposedLeaderWithoutLogBeforeItsSnapshotCatchesUp(t *testing.T) {
 	network := NewNetwork()
 	ids := []raft.ServerID{"n1", "n2", "n3"}
 	stores := map[raft.ServerID]raftlog.Stores{}
@@ -158,7 +158,7 @@ func TestDeposedLeaderWithNothingBeforeItsSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	crashed, crash := context.WithCancel(t.Context())
-	crash() // no hand-over, which would log more
+	crash() // so that Close transfers no leadership, which would append entries
 	_ = old.Close(crashed)
 	list, err := stores[id].Snapshots.List()
 	if err != nil || len(list) == 0 {

@@ -23,11 +23,11 @@ import (
 	"holdfast/internal/policy"
 )
 
-// recorder is an Observer that keeps what it is told.
+// recorder is an Observer that records its calls. told has the received broadcasts, and held the pages that Held returns.
 type recorder struct {
 	mu       sync.Mutex
 	outcomes []fsm.EntryOutcome
-	serving  chan uint64 // terms, as they begin
+	serving  chan uint64 // the term of each call of Serve
 	told     []string
 	held     []string
 
@@ -112,6 +112,7 @@ func (m *member) wire() *raft.InmemTransport {
 	return m.env.Transport.(*raftfix.Transport).Transport.(*networkTransport).InmemTransport
 }
 
+// fakeWall is a wall clock that is ahead of the machine's by offset, in milliseconds.
 type fakeWall struct {
 	mu     sync.Mutex
 	offset int64

@@ -5,7 +5,8 @@ import (
 	"testing/synctest"
 )
 
-// † Handlers of calls run on while a node closes: what they start then would outlive it, or be added to a counter that is waited for.
+// † When a node has begun to wait for its goroutines, it starts no more. Handlers of calls still run then, and a goroutine that they started would outlive
+// the node, or be added to the WaitGroup during its Wait.
 func TestNothingStartsWhileANodeWaitsForItsGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lifecycle

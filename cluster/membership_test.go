@@ -61,7 +61,8 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 	}
 }
 
-// raft takes a snapshot although a membership change may be the last entry of the log: the state machine gets configurations, too (raft.BatchingFSM).
+// A snapshot succeeds right after a membership change. Raft refuses one while the newest configuration is not applied. It counts as applied, because raft
+// gives configurations, too, to a raft.BatchingFSM.
 func TestSnapshotRightAfterAMembershipChange(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
@@ -77,7 +78,7 @@ func TestSnapshotRightAfterAMembershipChange(t *testing.T) {
 	}
 }
 
-// Autopilot does not make a removed non-voter a voter, although autopilot's state may be a second old.
+// Autopilot acts on a state of the members that may be a second old. It does not add a non-voter again that was removed since.
 func TestRemovedNonVoterStaysOut(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))

@@ -121,8 +121,8 @@ func (l *gatedLog) StoreLogs(logs []*raft.Log) error {
 	return l.LogStore.StoreLogs(logs)
 }
 
-// A leader whose disk was held up for longer than outcomes are remembered may have copies of forgotten writes in its queue. A write with an identity
-// that waited longer than ProposalAge is refused, unless its outcome is in the dedup table.
+// A write with an identity (a request id for deduplication) is refused if it waited longer than ProposalAge and the dedup table does not have its outcome.
+// It may be a copy of a write whose outcome was forgotten, because the leader's disk hung for longer than outcomes are remembered.
 func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 	var disk *gatedLog
 	n := leader(t, startCluster(t, 1, func(c *Config, w *Environment) {
@@ -198,7 +198,7 @@ func TestLeadershipTransferKeepsTheState(t *testing.T) {
 	}
 }
 
-// † Confirmation is by fresh answers of the voters: a leader in a lower term than a majority knows does not read.
+// † A leadership is confirmed only by new answers of a majority of the voters, none of which knows a later term. Without that a leader answers no reads.
 func TestConfirmNeedsAMajorityInThisTerm(t *testing.T) {
 	peers := &switchPeers{}
 	members := startCluster(t, 3, func(_ *Config, w *Environment) {
@@ -242,6 +242,7 @@ func (s *switchPeers) Call(ctx context.Context, member raft.Server, method peer.
 	return peers.Call(ctx, member, method, request)
 }
 
+// answers is a peer.Client that answers every call with one term, or with an error.
 type answers struct {
 	term uint64
 	err  error
@@ -279,7 +280,7 @@ func TestUnansweredMemberKeepsItsLastClock(t *testing.T) {
 			if len(answered) != 2 {
 				t.Fatalf("%d members answered", len(answered))
 			}
-			n.memberWatch.recordAnswers(maps.Clone(answered)) // it keeps the map
+			n.memberWatch.recordAnswers(maps.Clone(answered)) // a clone, because recordAnswers keeps the map
 			ids := slices.Sorted(maps.Keys(answered))
 			delete(answered, ids[0])
 			off := answered[ids[1]]
@@ -293,6 +294,7 @@ func TestUnansweredMemberKeepsItsLastClock(t *testing.T) {
 	}
 }
 
+// With two clocks, the cluster clock in the log counts as a third one. So the result is never the wrong one of the two.
 func TestLogDecidesBetweenTwoClocks(t *testing.T) {
 	const right, carried = 100_000, 99_000
 	for _, wrong := range []int64{20_000, 180_000} {
@@ -376,7 +378,7 @@ func TestSettingsAreOfferedOnce(t *testing.T) {
 	}
 }
 
-// When a version of the log that has a new setting is in force, the leader offers that setting alone: others stay as they were set since.
+// When a log version with a new setting comes into force, the leader offers that setting alone. Settings that another node has changed meanwhile stay.
 func TestVersionRaiseOffersOnlyNewSettings(t *testing.T) {
 	stores := memoryStores()
 	offered := func(keys, watchesPerClient int64) func(*Config, *Environment) {
@@ -406,6 +408,7 @@ func TestVersionRaiseOffersOnlyNewSettings(t *testing.T) {
 	}
 }
 
+// A data folder keeps its raft id for as long as it has a log, and gets a new one without a log. It is refused under another node or cluster name.
 func TestIdentityBelongsToItsLog(t *testing.T) {
 	dir := t.TempDir()
 	first, err := LoadIdentity(dir, "holdfast", "n1", 7)
@@ -446,7 +449,7 @@ func TestIdentityBelongsToItsLog(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "identity.json")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadIdentity(dir, "holdfast", "n1", 8); !errors.Is(err, ErrNoIdentity) { // under a new id a node alone could never lead again
+	if _, err := LoadIdentity(dir, "holdfast", "n1", 8); !errors.Is(err, ErrNoIdentity) { // a single node with a new id could never lead again
 		t.Errorf("a log without an identity: %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/policy"
 )
 
-// A change of the policy on one node, and of a setting on another, bring back nothing of the other's.
+// A node offers only what changed in its own settings. A new policy from one node does not undo the limit that another node has changed.
 func TestOffersOnlyWhatChanged(t *testing.T) {
 	stores := []raftlog.Stores{memoryStores(), memoryStores(), memoryStores()}
 	network := NewNetwork()

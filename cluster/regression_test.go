@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// quitter is an Observer whose Serve ends when it is told to.
+// quitter is an Observer whose Serve returns an error when quit is closed.
 type quitter struct {
 	*recorder
 	quit chan struct{}
@@ -40,7 +40,7 @@ func TestAppliedIsNeverReportedAsNotDone(t *testing.T) {
 	r := newReply()
 	slow, reading := make(chan struct{}), make(chan struct{})
 	var viewing sync.WaitGroup
-	viewing.Go(func() { // the state machine is a little slow
+	viewing.Go(func() { // a reader locks the state, so that the entry is applied late
 		m.replica.View(func(*fsm.Machine) {
 			close(reading)
 			<-slow
@@ -67,8 +67,8 @@ func TestAppliedIsNeverReportedAsNotDone(t *testing.T) {
 	}
 }
 
-// After an Advance has raised cluster time, keys still expire in time.
-func TestTicksAfterAdvance(t *testing.T) {
+// Keys expire in time also after an Advance command has raised cluster time, here by an hour.
+func TestKeysExpireInTimeAfterAnAdvance(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	n.must(t, fsm.Command{Kind: fsm.KindAdvance, Floor: fsm.Floor{Now: n.Status().State.Now + 3_600_000}})
 	command := set("k", "v")
@@ -87,13 +87,13 @@ func TestTicksAfterAdvance(t *testing.T) {
 	}
 }
 
-// The leader that made a member a voter is lost. Whichever of the remaining members have the new configuration in their logs, they elect a leader.
-func TestPromotionOfWhichNotAllKnow(t *testing.T) {
+// The leader is lost while it promotes a non-voter, and only some members have the new configuration. The remaining members elect a leader, whoever has it.
+func TestHalfReplicatedPromotionAllowsAnElection(t *testing.T) {
 	for name, test := range map[string]struct {
 		members       []raft.ServerID
 		promoted      raft.ServerID
-		knowing, left []raft.ServerID
-		leader        raft.ServerID // the only one that can lead, or empty
+		knowing, left []raft.ServerID // the members whose logs have the promotion, and those that still run
+		leader        raft.ServerID   // the only one that can lead, or empty
 	}{
 		"it alone knows":                 {[]raft.ServerID{"n1", "n2", "n3"}, "n3", []raft.ServerID{"n3"}, []raft.ServerID{"n1", "n3"}, "n3"},
 		"it does not know":               {[]raft.ServerID{"n1", "n2", "n3"}, "n3", []raft.ServerID{"n1"}, []raft.ServerID{"n1", "n3"}, "n1"},

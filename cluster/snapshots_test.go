@@ -9,7 +9,8 @@ import (
 	"holdfast/fsm"
 )
 
-// A large state is not written again for each small part of log, and a start does not have to apply more than a few parts.
+// A snapshot is due when the log since the last one is as large as that snapshot. The bounds are Config.SnapshotBytes (here 100 bytes) and four times that:
+// a small state is not written for each little log, and a start does not apply a long one.
 func TestLogBeforeASnapshotFollowsTheSizeOfTheLast(t *testing.T) {
 	for name, test := range map[string]struct{ newest, want int64 }{
 		"no snapshot": {0, 100}, "a small state": {99, 100}, "a state of some size": {250, 250}, "a large state": {4000, 400},

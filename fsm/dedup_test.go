@@ -37,8 +37,8 @@ func TestCopiesTakeEffectOnce(t *testing.T) {
 	}
 }
 
-// † A copy prolongs its outcome: other members may get that copy up to a session's age later. Members that apply the same log forget the same
-// outcomes, restored from a snapshot or not.
+// † A copy prolongs its outcome from VersionProlong on: another member's session may deliver the same copy later. Members that apply the same log forget
+// the same outcomes, restored from a snapshot or not.
 func TestCopyProlongsItsOutcome(t *testing.T) {
 	for _, version := range []uint32{VersionProlong - 1, VersionProlong} {
 		l := newLeader(t)
@@ -179,7 +179,7 @@ func TestSilentRefusalIsRememberedAndUnanswered(t *testing.T) {
 	}
 }
 
-// A policy that this build does not accept is of another build: this node has to be upgraded.
+// A policy in the log that this build does not accept was written by another build. The error is ErrUnknown: this node has to be upgraded.
 func TestPolicyThatDoesNotCompileIsUnknown(t *testing.T) {
 	rule := &policy.Rule{Resources: []policy.Resource{{Access: policy.Write, KeyType: policy.Pattern, Keys: []string{"["}}}}
 	entry := appendMessage(nil, 7, func(b []byte) []byte {

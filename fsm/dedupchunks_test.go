@@ -16,7 +16,7 @@ func (n naiveDedup) inOrder() []dedupEntry {
 	return slices.SortedFunc(maps.Values(n), func(a, b dedupEntry) int { return bytes.Compare(a.id[:], b.id[:]) })
 }
 
-// Outcomes are remembered, prolonged and forgotten in any order. What a snapshot captured does not change meanwhile.
+// The dedup table agrees with a map, in whatever order outcomes are added, prolonged and removed. What a snapshot captured does not change meanwhile.
 func TestDedupAgainstModel(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))

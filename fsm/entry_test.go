@@ -163,7 +163,7 @@ func TestDecodeEntryRefuses(t *testing.T) {
 	}
 }
 
-// operationOf returns an entry of one transaction, of one operation.
+// operationOf returns the body of an entry that has one transaction with one operation.
 func operationOf(operation []byte) []byte {
 	return appendMessage(nil, 7, func(b []byte) []byte { return appendElement(appendUint(b, 1, uint64(KindTxn)), 33, operation) })
 }

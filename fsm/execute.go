@@ -37,7 +37,7 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 	m.mixIntoStateHash('C', uint64(command.Kind), uint64(result.Code), uint64(result.Error), uint64(result.version.Wall), result.version.Counter)
 }
 
-// executeOnce runs a client's write and remembers its outcome. For a copy of a remembered executeOnce the result is that outcome, and the copy has no effect.
+// executeOnce runs a client's write and remembers its outcome. For a copy of a remembered request the result is that outcome, and the copy has no effect.
 func (m *Machine) executeOnce(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
 	result := &outcome.Results[position]
 	if command.ID.IsZero() {

@@ -28,7 +28,7 @@ func exportAll(t fataler, m *Machine, pattern *glob.Pattern) (keys []KeyInfo, pa
 	}
 }
 
-// An export has each key that is there, once, in byte order, with all that belongs to it. Expired keys are left out.
+// An export has each key once, in byte order, with its value, version, time to live and fencing token. Expired keys are left out.
 func TestExportHasEachKeyOnce(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	l.do(l.set("plain", "v"))

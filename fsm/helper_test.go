@@ -18,7 +18,7 @@ type testLeader struct {
 	number  uint64
 	elapsed int64
 	wall    int64
-	version uint32 // of the log, in force with the next start
+	version uint32 // the version of the log that the next start puts in force
 	ids     uint64
 	log     []logged
 }
@@ -39,7 +39,7 @@ func newLeaderOf(t fataler, version uint32) *testLeader {
 	return l
 }
 
-// in lets a subtest report what is wrong.
+// in makes the leader's methods report failures to a subtest, until that ends.
 func (l *testLeader) in(t *testing.T) {
 	outer := l.t
 	l.t = t
@@ -134,6 +134,8 @@ func (l *testLeader) set(key, value string, change ...func(*Command)) Command {
 	}
 	return c
 }
+
+// Each function below, up to expecting, changes what set, del or vdel returns.
 
 func token(wall int64) func(*Command) {
 	return func(c *Command) { c.Token = hlc.Timestamp{Wall: wall, NodeID: hlc.StoreNodeID} }

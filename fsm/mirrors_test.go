@@ -122,7 +122,7 @@ func TestFirstMirrorThatMatchesShowsTheKey(t *testing.T) {
 	}
 }
 
-// A page of a scan ends when it has taken long, however few keys it has.
+// A call of ScanMirrored ends early if it takes many comparisons to find the mirrors of its keys.
 func TestScanOfMirrorsIsBounded(t *testing.T) {
 	l := newLeaderOf(t, VersionMirrors)
 	l.configure(func(s *Settings) {
@@ -142,7 +142,7 @@ func TestScanOfMirrorsIsBounded(t *testing.T) {
 	}
 }
 
-// A key that is due and not yet removed is absent for its mirror, too.
+// A key that has expired and is not removed yet is absent for its mirror, too.
 func TestDueKeyIsNotShown(t *testing.T) {
 	l := newLeaderOf(t, VersionMirrors)
 	l.configure(func(s *Settings) { s.Mirrors = []Mirror{{Keys: "*", Topic: "all/"}} })
@@ -154,7 +154,7 @@ func TestDueKeyIsNotShown(t *testing.T) {
 	}
 }
 
-// Members that are older know nothing of mirrors: the log must not hold them.
+// Before VersionMirrors is in force, settings go into the log without mirrors, because older members do not know them.
 func TestSettingsBeforeMirrors(t *testing.T) {
 	settings := DefaultSettings()
 	settings.Mirrors = []Mirror{{Keys: "*", Topic: "all/"}}

@@ -247,6 +247,7 @@ func (m *model) nextVersion(t hlc.Timestamp) string {
 	return fmt.Sprintf("%d:%d:StateStore", m.clock, m.counter)
 }
 
+// describe returns a result of the machine as the model writes it.
 func describe(r Result) string {
 	v := version(r)
 	if v != "" {

@@ -144,7 +144,7 @@ func TestRestoreKeepsTheBoundsOfPatterns(t *testing.T) {
 	}
 }
 
-// With a '?' each character of a pattern takes memory of its own, which counts.
+// In a pattern with a wildcard each character takes memory of its own. That memory counts towards Limits.WatchBytes.
 func TestMemoryOfPatternsIsBounded(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	l.configure(func(s *Settings) { s.Limits.WatchBytes = 32 << 10 })
@@ -205,8 +205,8 @@ func TestWatchesOfAPatternEndWithTheirClient(t *testing.T) {
 	}
 }
 
-// A notification without a subscriber ends the watches of its client that the key belongs to, if they were made or renewed at least watchGrace before
-// the change.
+// A notification without a subscriber ends those watches of its client that the key matches and that were made or renewed at least watchGrace before the
+// change.
 func TestNotificationWithoutSubscriberEndsPatternWatches(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	l.apply(watchingPattern("a", "k*"), watchingPattern("a", "other"), watching("a", "key"), watchingPattern("b", "*"))
@@ -245,7 +245,8 @@ func TestOperatorEndsOneWatch(t *testing.T) {
 	}
 }
 
-// With a key, operators see the clients that a change of it would notify. They see watches page by page. A key and a pattern may have the same text.
+// FindKey shows operators the clients that a change of the key would notify. ListWatches shows the watches page by page. A key and a pattern may have the
+// same text.
 func TestListOfWatchesHasKeysAndPatterns(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	l.apply(l.set("*", "v"), watching("a", "*"), watchingPattern("a", "*"), watchingPattern("b", "*"), watching("c", "*"), watching("a", "x"))
@@ -272,8 +273,8 @@ func TestListOfWatchesHasKeysAndPatterns(t *testing.T) {
 	}
 }
 
-// What one entry expires is bounded by what it compares with patterns. Keys that are due read as absent at once; those beyond the bound
-// are removed with the next entries.
+// The keys that one entry removes by expiry are bounded by the cost to compare them with patterns. Keys that are due read as absent at once. The next
+// entries remove those beyond the bound.
 func TestExpiryOfWatchedKeysIsBounded(t *testing.T) {
 	for name, patterns := range map[string][]string{
 		"many patterns":  nil, // light ones, as many as there may be
@@ -303,7 +304,7 @@ func TestExpiryOfWatchedKeysIsBounded(t *testing.T) {
 			}
 			l.apply(commands...)
 			l.wantNotified("the first to expire", l.pass(200), "w: "+key(0)+" DEL")
-			const cost = maxPatternWeight * 300 // the size of a key, and one
+			const cost = maxPatternWeight * 300 // that of one key, which has 299 bytes
 			if left, want := l.m.Status().Keys, keys-(maxExpiryCost+cost-1)/cost; left != want {
 				t.Errorf("%d keys are left, want %d", left, want)
 			}
@@ -372,7 +373,7 @@ func TestPatternIndexAgreesWithALookAtAll(t *testing.T) {
 	})
 }
 
-// A SET costs by the patterns whose literal prefix its key begins with: 10,000 others make it hardly slower.
+// The cost of a SET grows with the number of patterns whose literal prefix its key begins with. 10,000 others make it hardly slower.
 func BenchmarkSetBesidePatternWatches(b *testing.B) {
 	for _, patterns := range []int{0, 10, 10_000} {
 		b.Run(fmt.Sprint(patterns, " patterns"), func(b *testing.B) {

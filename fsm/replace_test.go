@@ -17,8 +17,8 @@ func (l *testLeader) stageAll(data []byte, nonce uint64, size int) {
 	}
 }
 
-// A snapshot that is restored through the log replaces the keys on every replica alike, also on one that came in the middle of
-// it. Versions, tokens and the clocks go on.
+// A snapshot that is restored through the log replaces the keys on every replica alike, also on one that joined after the parts were staged. The keys keep
+// their fencing tokens. No version and no clock goes back.
 func TestRestoreThroughTheLogReplacesTheKeys(t *testing.T) {
 	saved := newLeader(t)
 	saved.do(saved.set("lock", "holder", token(1000), ttl(60_000)))
@@ -70,7 +70,7 @@ func TestRestoreThroughTheLogReplacesTheKeys(t *testing.T) {
 
 // A restore into a cluster that is younger than the snapshot moves cluster time forward. The outcomes and watches of the cluster do
 // not age by that.
-func TestReplaceInAYoungCluster(t *testing.T) {
+func TestOutcomesAndWatchesDoNotAgeByARestore(t *testing.T) {
 	old := newLeader(t)
 	old.do(old.set("k", "old"))
 	old.do(Command{Kind: KindKeyNotify, Principal: client("gone"), Key: []byte("k")})
@@ -180,7 +180,7 @@ func TestIncompleteSnapshotReplacesNothing(t *testing.T) {
 	refused("of a leader that is gone", Command{Kind: KindRestore, Nonce: 3, Offset: uint64(len(backup))})
 }
 
-// The machine and its snapshots remember pinned non-voters. Their number is bounded.
+// The machine and its snapshots remember pinned non-voters (members that are not promoted to voters). Their number is bounded.
 func TestPinNonVoter(t *testing.T) {
 	l := newLeader(t)
 	l.do(Command{Kind: KindPinNonVoter, Key: []byte("n2.b")})

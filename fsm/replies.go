@@ -59,7 +59,7 @@ func (u *usage) isBelow(client uint64, most int64) bool {
 	return u.bytes < most && u.perClient[client] < most/clientShareDivisor
 }
 
-// keptRepliesOf returns what is remembered of the results of operations, nil if there are none. The values are copied: they would keptRepliesOf whole records in memory.
+// keptRepliesOf returns what is remembered of the results of operations, nil if there are none. The values are copied: they would keep whole records in memory.
 func keptRepliesOf(id RequestID, client uint64, results []Result) *keptReplies {
 	if len(results) == 0 {
 		return nil

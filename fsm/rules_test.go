@@ -55,7 +55,7 @@ func TestRepliesCarryVersions(t *testing.T) {
 	}
 }
 
-// A __ts at or below what the store itself gave is never refused for skew, however far the cluster clock is behind.
+// A timestamp (__ts) at or below the last version that the store gave is never refused for skew, however far the cluster clock is behind.
 func TestTimestampOfTheStoreIsNeverSkewed(t *testing.T) {
 	l := newLeader(t)
 	l.do(l.set("k", "v", func(c *Command) { c.Timestamp = stamp(l.wall + 60_000) }))
@@ -64,7 +64,8 @@ func TestTimestampOfTheStoreIsNeverSkewed(t *testing.T) {
 	l.want("above it", l.do(l.set("k", "v", func(c *Command) { c.Timestamp = hlc.Timestamp{Wall: startWall + 1_000_000, Counter: 30, NodeID: "c"} })), CodeError, ErrorTimestampSkew)
 }
 
-// The checks answer in the order of the protocol. Each row also breaks a rule that is checked before those of the rows above, so no row runs alone.
+// The first failed check, in the order of the protocol, decides the answer. The rows change the same command: each one breaks another rule, which is
+// checked before those of the rows above. So no row runs alone.
 func TestOrderOfChecks(t *testing.T) {
 	l := newLeader(t)
 	deny, _ := policy.Compile([]policy.Rule{{ClientIDs: []string{"c"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*"}}}}})
@@ -99,7 +100,7 @@ func TestOrderOfChecks(t *testing.T) {
 	l.want("case insensitive", l.do(command), CodeError, ErrorEmptyKey)
 }
 
-// A condition on the version looks at nothing else: a key that is gone, or that came back with the same value, does not have it.
+// A condition on the version compares only the version. A key that is gone, or that was set to the same value again, does not meet it.
 func TestIfVersionLooksAtTheVersionOnly(t *testing.T) {
 	l := newLeader(t)
 	first := l.do(l.set("k", "v"))
@@ -127,8 +128,8 @@ func TestIfVersionLooksAtTheVersionOnly(t *testing.T) {
 	l.want("SET of nothing", l.do(l.set("k", "w", ifVersion(current))), CodeNotApplied, NoError)
 }
 
-// Before its version is in force, an option is what an older member takes it for: a syntax error, or an argument too many.
-func TestCommandBeforeAVersion(t *testing.T) {
+// Before its log version is in force, a new command or option becomes the error that an older member answers.
+func TestNewCommandsAreErrorsBeforeTheirVersion(t *testing.T) {
 	command := Command{Kind: KindSet, ID: RequestID{1}, Key: []byte("k"), Value: []byte("v"), Lifetime: 7, Condition: IfVersion, ExpectedVersion: hlc.Timestamp{Wall: 1, NodeID: "n"}}
 	before := command.ForVersion(VersionIfVersion - 1)
 	if want := (Command{Kind: KindInvalid, ID: RequestID{1}, Lifetime: 7, Error: ErrorSyntax}); !reflect.DeepEqual(before, want) {
@@ -161,7 +162,7 @@ func TestCommandBeforeAVersion(t *testing.T) {
 	}
 }
 
-// Each row builds on the rows before.
+// A key refuses fencing tokens that are smaller than its last one, until the key is gone. Each row builds on the rows before.
 func TestFencingTokensOfAKeyOnlyGrow(t *testing.T) {
 	l := newLeader(t)
 	w := l.wall
@@ -221,7 +222,7 @@ func TestKeyIsAbsentFromItsExpiryOn(t *testing.T) {
 	}
 }
 
-// What is due is absent for every command, even before its turn to be removed: an entry removes only so many.
+// A key that is due is absent for every command, even before it is removed: one entry removes only a bounded number of keys.
 func TestDueIsAbsentBeyondTheBoundOfOneEntry(t *testing.T) {
 	l := newLeader(t)
 	for i := range maxExpiredKeysOrWatches/1000 + 1 {
@@ -364,7 +365,7 @@ func TestWatchShareOfAClient(t *testing.T) {
 	l.want("room again", watch("greedy", "c"), CodeOK, NoError)
 }
 
-// Members that are older know nothing of shares: the log must not hold them.
+// Before VersionClientShares is in force, settings go into the log without the clients' shares, because older members do not know them.
 func TestSettingsBeforeClientShares(t *testing.T) {
 	settings := DefaultSettings()
 	settings.Limits.WatchesPerClient, settings.Limits.DedupPerClient = 1, 2
@@ -408,8 +409,10 @@ func TestConfigureKeepsThePolicyWhenAsked(t *testing.T) {
 func TestHostileNumbersDoNotOverflow(t *testing.T) {
 	l := newLeader(t)
 	l.want("the longest PX", l.do(l.set("k", "v", ttl(1<<53))), CodeOK, NoError)
+	l.want("it is there", l.get("k"), CodeValue, NoError)
 	l.do(Command{Kind: KindAdvance, Floor: Floor{Now: math.MaxInt64 - 10}})
 	l.want("PX at the end of time", l.do(l.set("k", "v", ttl(1<<53))), CodeOK, NoError)
+	l.want("it is there at the end of time", l.get("k"), CodeValue, NoError)
 	l.want("a timestamp at the end of time", l.do(l.set("k", "v", func(c *Command) { c.Timestamp.Wall = math.MaxInt64 })), CodeError, ErrorTimestampSkew)
 	l.want("a counter at its end", l.do(l.set("k", "v", func(c *Command) { c.Timestamp.Wall, c.Timestamp.Counter = l.wall+1, math.MaxUint64 })), CodeOK, NoError)
 	if v, _ := l.m.Read(&Command{Kind: KindGet, Key: []byte("k")}).version, 0; v.Counter >= hlc.CounterLimit {

@@ -112,7 +112,7 @@ func TestContinuationTokenKeepsItsFormat(t *testing.T) {
 	}
 }
 
-// No token is valid but those that are made, whatever a client sends.
+// Whatever a client sends as a token, only the tokens that seal returns are valid.
 func FuzzToken(f *testing.F) {
 	sealer := newSealer(7)
 	f.Add(sealer.seal("key"))
@@ -124,7 +124,8 @@ func FuzzToken(f *testing.F) {
 	})
 }
 
-// Members that do not know SCAN say that it is unknown. So do all until every member knows it: a token of one has to be valid at another.
+// Until every member knows SCAN, all members answer that it is unknown: a token of one member has to be valid at another. The secret of the tokens
+// outlasts a leadership.
 func TestScanIsUnknownBeforeItsVersion(t *testing.T) {
 	l := newLeaderOf(t, VersionScan-1)
 	l.setAll("a")
@@ -209,7 +210,7 @@ func TestScanPagesAreBounded(t *testing.T) {
 	}
 }
 
-// A sparse pattern ends a page after so many keys were looked at, so an empty page with a token is possible.
+// A page ends after a number of keys were examined, even if few of them match. So an empty page with a token is possible.
 func TestScanOfASparsePatternGivesUpItsPage(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	for i := range 2*maxPageVisits + 10 {
@@ -229,7 +230,7 @@ func TestScanOfASparsePatternGivesUpItsPage(t *testing.T) {
 	}
 }
 
-// Matching that takes long ends a page earlier.
+// A page ends earlier if matching takes many steps.
 func TestScanIsBoundedBySteps(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	for i := range 8 {
@@ -244,7 +245,7 @@ func TestScanIsBoundedBySteps(t *testing.T) {
 	}
 }
 
-// A policy that takes long to ask ends a page earlier, too.
+// A page ends earlier if the policy takes many steps, too.
 func TestScanIsBoundedByStepsOfThePolicy(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	for i := range 8 {
@@ -334,8 +335,8 @@ func TestScanInTheLogIsAnError(t *testing.T) {
 	}
 }
 
-// However the keys change between the pages: what was there throughout is found once, nothing is found twice, the order is that of bytes, and
-// what is found was there when its page was read. The state may be restored from a snapshot between the pages.
+// The keys may change between the pages. A key that exists throughout the scan is found, and no key is found twice. The keys are in byte order. Each of
+// them existed when its page was read. The state may be restored from a snapshot between the pages.
 func TestScanIsCompleteWhileKeysChange(t *testing.T) {
 	name := rapid.StringMatching(`[ab]{1,2}(/[0-9é]{1,3})?`)
 	rapid.Check(t, func(t *rapid.T) {

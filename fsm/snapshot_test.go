@@ -66,7 +66,7 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 	return l
 }
 
-// Old snapshots of every released format stay readable: the files in testdata/snapshot are never written anew, only added to.
+// Old snapshots of every released format stay readable. New files are added to testdata/snapshot, and existing ones are never rewritten.
 func TestOldSnapshotsStayReadable(t *testing.T) {
 	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan, "format-1-log-6.snap": VersionPatternWatch, "format-1-log-7.snap": VersionTxn, "format-1-log-8.snap": VersionMirrors, "format-1-log-9.snap": VersionForeignTTL, "format-1-log-10.snap": VersionStoreID} {
 		t.Run(file, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestInspectAgreesWithRestore(t *testing.T) {
 	}
 }
 
-// A snapshot that Inspect reads in several parts has the same keys and bytes as after a restore.
+// Inspect reads a large snapshot in several parts. It reports the keys and bytes of all parts together.
 func TestInspectAddsUpTheParts(t *testing.T) {
 	l := newLeader(t)
 	for i := range 40 {
@@ -267,7 +267,7 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// FuzzFrames goes past the checksum and the compression, which random bytes never pass.
+// FuzzFrames tests the content of frames. It leaves out the checksum and the compression, which random bytes never pass.
 func FuzzFrames(f *testing.F) {
 	f.Add(byte(sectionValue), appendRecord(nil, newRecord([]byte("k"), []byte("v"), hlc.Clock{Wall: 1}, 5, &hlc.Timestamp{Wall: 2, NodeID: "x"})))
 	settings := DefaultSettings()

@@ -19,7 +19,7 @@ func (l *testLeader) txn(operations ...Command) Command {
 
 func getting(key string) Command { return Command{Kind: KindGet, Key: []byte(key)} }
 
-// repliesIn returns the results of a transaction's operations, as describe tells them.
+// repliesIn returns the results of a transaction's operations in the form of describe.
 func repliesIn(r Result) (all []string) {
 	for i := range r.Replies {
 		all = append(all, describe(r.Replies[i]))
@@ -48,8 +48,8 @@ func TestTransactionTakesEffectAsOne(t *testing.T) {
 	}
 }
 
-// A transaction that is refused, or whose condition is not met, changes nothing. A refused operation decides before one whose condition is not met.
-// Among several refused operations the first decides.
+// A transaction changes nothing if an operation is refused or a condition is not met. A refused operation decides the result, even behind a condition that
+// is not met. Among several refused operations the first decides.
 func TestTransactionThatIsNotAppliedChangesNothing(t *testing.T) {
 	l := newLeaderOf(t, VersionTxn)
 	fenced := l.do(l.set("fenced", "1", token(l.wall)))
@@ -91,7 +91,7 @@ func TestTransactionThatIsNotAppliedChangesNothing(t *testing.T) {
 	}
 }
 
-// The token and the timestamp of a transaction are those of each operation.
+// The fencing token and the timestamp of a transaction apply to each of its operations.
 func TestTransactionHasOneToken(t *testing.T) {
 	l := newLeaderOf(t, VersionTxn)
 	l.do(l.set("fenced", "1", token(l.wall)))
@@ -200,7 +200,7 @@ func TestCopyOfATransactionGetsTheSameReplies(t *testing.T) {
 	}
 }
 
-// The values that are remembered keep no records in memory.
+// A remembered value is a copy. It does not keep the record of its key in memory.
 func TestRememberedValuesAreCopies(t *testing.T) {
 	l := newLeaderOf(t, VersionTxn)
 	l.do(l.set("read", "value"))
@@ -243,7 +243,7 @@ func TestRememberedRepliesAreBounded(t *testing.T) {
 	l.want("when they are forgotten", l.do(read("a")), CodeReplies, NoError)
 }
 
-// What is remembered beside values has bounds as well. Nobody gets more than a quarter.
+// The remembered replies of transactions have a bound without their values as well. One client's replies may take a quarter of it.
 func TestRememberedWritesAreBounded(t *testing.T) {
 	table := newReplyTable()
 	results := slices.Repeat([]Result{{Code: CodeOK}}, MaxOperations)

@@ -8,7 +8,7 @@ import (
 	"weak"
 )
 
-// The list bounds the memory of its events: what was removed is freed although later events remain.
+// An event that was removed from the list of unpublished events is freed, although later events remain in the list.
 func TestRemovedEventsAreFreed(t *testing.T) {
 	var u unpublished
 	var removed []weak.Pointer[byte]

@@ -16,6 +16,7 @@ type modelRecord struct {
 	deadline int64
 }
 
+// The values agree with a map, also when the hashes of different keys are equal.
 func TestValuesAgainstAMap(t *testing.T) {
 	for name, mask := range map[string]uint64{"no collisions": newValues().hashMask, "four hashes": 3, "one hash": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +83,7 @@ func checkValuesAgainstAMap(t *testing.T, random *rand.Rand, mask uint64) {
 	}
 }
 
-// checkSums holds what is derived from the records against the model.
+// checkSums compares the counts, the sizes and the first deadline that the values keep with those of the model.
 func checkSums(t *testing.T, v *values, model map[string]modelRecord) {
 	t.Helper()
 	bytes, first, deadlines := int64(0), int64(noDeadline), 0

@@ -94,7 +94,7 @@ func TestWatchEndsAtItsTTL(t *testing.T) {
 	}
 }
 
-// Many watchers of a key cost a bounded list, whatever one entry does.
+// The list of unpublished notifications stays within its limit, whatever one entry does to a key with many watchers. The oldest events are dropped.
 func TestManyReceiversAreBounded(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.UnpublishedNotifications = 500 })

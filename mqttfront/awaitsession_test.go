@@ -10,7 +10,8 @@ import (
 	"holdfast/mqttfront/ingest"
 )
 
-// Publishing waits until a probe says that the node's own session is up, and never for longer than sessionWait.
+// Publishing waits until a probe (a message that the node sends to itself through the broker) has returned: the node's own session is up. It waits for
+// sessionWait at most, and not while requests wait for room in the pending request buffer.
 func TestPublishingAwaitsTheNodesOwnSession(t *testing.T) {
 	const probe = 300 * time.Millisecond
 	for name, test := range map[string]struct {

@@ -22,8 +22,8 @@ import (
 // fakeStore accepts every command, executes none, and counts the proposals.
 type fakeStore struct {
 	machine *fsm.Machine
-	held    map[string][][]byte
-	dialer  *mqttconn.Dialer // of the front end
+	held    map[string][][]byte // the pages that CollectHeld returns, by node
+	dialer  *mqttconn.Dialer    // of the front end
 
 	mu       sync.Mutex
 	proposed int
@@ -65,7 +65,7 @@ type fakeContact struct{ wall int64 }
 func (c *fakeContact) Load() (int64, bool)   { return c.wall, c.wall != 0 }
 func (c *fakeContact) Save(wall int64) error { c.wall = wall; return nil }
 
-// newTestFront returns a front end without a store, and one that it may be given.
+// newTestFront returns a front end without a store, and a store for its SetStore.
 func newTestFront(t testing.TB) (*Front, *fakeStore) {
 	t.Helper()
 	config := DefaultConfig()

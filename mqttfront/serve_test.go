@@ -48,12 +48,12 @@ func (b *fakeBroker) serve(conn net.Conn) {
 	})
 }
 
-// confirmations answers Confirm as a test wants.
+// confirmations is a fakeStore whose Confirm returns given answers.
 type confirmations struct {
 	*fakeStore
 	mu      sync.Mutex
-	answers []error // the last one stays
-	asked   int
+	answers []error // results of Confirm, in order; the last one is repeated
+	asked   int     // number of calls of Confirm
 }
 
 func (c *confirmations) Confirm(context.Context) error {
@@ -113,7 +113,8 @@ func TestTakeOverIsConfirmedTwice(t *testing.T) {
 	}
 }
 
-// † A leader that is confirmed answers what it held, and what only another node held, over the sessions that it took over.
+// † A new leader whose leadership is confirmed answers the requests that it held, and those that only another node held. It publishes the replies on the
+// publishing connections that it took over.
 func TestTakeOverAnswers(t *testing.T) {
 	f, s := newTestFront(t)
 	f.SetStore(s)

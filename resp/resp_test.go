@@ -31,7 +31,7 @@ func TestReadRequestParsesArrays(t *testing.T) {
 }
 
 // Whatever breaks the grammar is a syntax error. Each row is one way to break it.
-func TestReadRequestRefuses(t *testing.T) {
+func TestReadRequestRefusesSyntaxErrors(t *testing.T) {
 	for _, payload := range []string{
 		"", "*", "*1", "*1\r", "*1\r\n", "GET k\r\n", "+OK\r\n", ":1\r\n", "$3\r\nGET\r\n",
 		"*0\r\n", "*-1\r\n", "*+1\r\n$1\r\na\r\n", "*01\r\n$1\r\na\r\n", "*1\r\n$01\r\na\r\n", "*1\r\n$-1\r\n", "*1\r\n$00\r\n\r\n",
@@ -62,7 +62,7 @@ func TestReadRequestAllocatesNothing(t *testing.T) {
 	}
 }
 
-// More arguments than any command takes are counted but not kept, and what follows them is still checked.
+// Arguments beyond MaxArguments are counted but not kept. Their syntax is still checked.
 func TestReadRequestOfManyArguments(t *testing.T) {
 	payload := AppendArray(nil, bytes.Split(bytes.Repeat([]byte("a,"), 1000), []byte(","))...)
 	request, err := ReadRequest(payload)

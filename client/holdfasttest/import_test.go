@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The test of somebody else's module.
+// outside is the test file of another module, which imports the client and this package.
 const outside = `package plant
 
 import (
@@ -29,7 +29,7 @@ func TestStoreServesAnotherModule(t *testing.T) {
 }
 `
 
-// The commands of the README make another module import the client and this package.
+// Another module can import the client and this package after the commands that the README gives.
 func TestAnotherModuleImportsThis(t *testing.T) {
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {

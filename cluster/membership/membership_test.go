@@ -15,17 +15,17 @@ import (
 	"holdfast/fsm"
 )
 
-// fake is the env of the member n1, which leads.
+// fake is what the Membership of the leader n1 uses: raft, the other members and the state machine.
 type fake struct {
 	members    []raft.Server
 	statuses   map[raft.ServerAddress]peer.Status // of the members that answer
-	termErr    error                              // their answer to MethodTerm
+	termErr    error                              // error with which they answer MethodTerm; nil for an answer with the term
 	pinned     map[raft.ServerID]bool
 	last       uint64 // index of the last entry in the log, which is committed
 	serving    bool
 	configured uint64                                    // index of the newest configuration
-	transfer   func(to raft.ServerID) error              // what becomes of a transfer
-	change     func(what string, id raft.ServerID) error // what becomes of a change
+	transfer   func(to raft.ServerID) error              // returns the result of a leadership transfer
+	change     func(what string, id raft.ServerID) error // returns the result of a membership change
 	executed   []fsm.Command
 }
 
@@ -88,7 +88,8 @@ func (f *fake) Call(_ context.Context, member raft.Server, method peer.Method, _
 	}
 }
 
-// newFake returns a cluster of three voters and the membership of n1, which leads. All three answer.
+// newFake returns a cluster of three voters and the Membership of n1, which leads. All three answer. A membership change fails the test until change is
+// replaced.
 func newFake(t *testing.T) (*fake, *Membership) {
 	f := &fake{
 		statuses: make(map[raft.ServerAddress]peer.Status), pinned: make(map[raft.ServerID]bool), last: 10, serving: true,
@@ -116,7 +117,7 @@ func newFake(t *testing.T) (*fake, *Membership) {
 	})
 }
 
-// A voter is not taken away when the voters that stay would have no majority that is alive.
+// A voter is not removed or demoted if the remaining voters would have no live majority.
 func TestVoterStaysWithoutAMajorityOfTheOthers(t *testing.T) {
 	for name, take := range map[string]func(*Membership, context.Context, string) error{"remove": (*Membership).Remove, "demote": (*Membership).Demote} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +139,7 @@ func TestVoterStaysWithoutAMajorityOfTheOthers(t *testing.T) {
 	}
 }
 
-// After an error that does not say that a change failed, raft may still make the change.
+// A change is reported as not done only if raft's error says that raft did not take it. After any other error raft may still make the change.
 func TestChangeTellsNotDoneFromUnknown(t *testing.T) {
 	for name, test := range map[string]struct{ failed, want error }{
 		"not the leader":      {raft.ErrNotLeader, peer.ErrNotDone},
@@ -184,7 +185,7 @@ func TestTransferThatDidNotBeginIsNotDone(t *testing.T) {
 	}
 }
 
-// Two changes of the members at once could take each other's majority away.
+// Only one membership change is under way at a time. Two at once could each be safe alone, and leave no live majority together.
 func TestChangesAreMadeOneAtATime(t *testing.T) {
 	_, m := newFake(t)
 	if !m.TryLock() || m.TryLock() {
@@ -230,7 +231,8 @@ func TestFailedTransferIsNotTriedAgainAtOnce(t *testing.T) {
 	})
 }
 
-// A transfer that raft did not begin was not done. After any other error the member may have got TimeoutNow, and may win.
+// A transfer that raft did not begin was not done. After any other error the member may have received TimeoutNow (raft's request to start an election), and
+// may still win.
 func TestErrorOfATransferSaysWhetherItMayStillHappen(t *testing.T) {
 	for name, test := range map[string]struct{ failed, want error }{
 		"another is under way":    {raft.ErrLeadershipTransferInProgress, peer.ErrNotDone},
@@ -248,8 +250,8 @@ func TestErrorOfATransferSaysWhetherItMayStillHappen(t *testing.T) {
 	}
 }
 
-// A member that joins has to answer at its address under its own id, and to know the version in force; one that lost its disk takes the place of
-// its predecessor, if that is unreachable.
+// A node that joins must answer at its address under its own id, and know the log version in force. A node that lost its disk has a new id: it replaces
+// its predecessor (the member with its name), if that is unreachable.
 func TestJoiningMemberMustAnswerUnderItsID(t *testing.T) {
 	for name, test := range map[string]struct {
 		there   *peer.Status // what answers at the address
@@ -317,7 +319,8 @@ func TestJoiningMemberMustAnswerUnderItsID(t *testing.T) {
 	}
 }
 
-// A follower forwards the question once. While a change is not committed, the leader answers that every id may be a member.
+// A follower forwards the question whether an id is a member, but not if it was forwarded already. While a membership change is not committed, the leader
+// answers true for every id.
 func TestOnlyTheLeaderAnswersIsMember(t *testing.T) {
 	for name, test := range map[string]struct {
 		serving    bool
@@ -353,7 +356,7 @@ func TestListWithoutMembersIsEmpty(t *testing.T) {
 	}
 }
 
-// A poll lasts as long as its slowest member, and the leader's log grows meanwhile: that does not make the others trail.
+// TrailsLeaderBy counts from the end of the leader's log before the poll. The log grows during the poll, which lasts as long as its slowest member.
 func TestMembersTrailTheLogThatTheLeaderHadBeforeThePoll(t *testing.T) {
 	f, m := newFake(t)
 	own := peer.Status{ID: "n1.1", State: "leader", LastIndex: 10}
@@ -361,7 +364,7 @@ func TestMembersTrailTheLogThatTheLeaderHadBeforeThePoll(t *testing.T) {
 		own.LastIndex += 5
 		return own
 	}
-	own.LastIndex -= 5
+	own.LastIndex -= 5 // so that the first call of OwnStatus returns 10
 	n2, n3 := f.statuses["n2"], f.statuses["n3"]
 	n2.LastIndex, n3.LastIndex = 12, 7 // n2 has already more than the leader had
 	f.statuses["n2"], f.statuses["n3"] = n2, n3
@@ -401,8 +404,8 @@ func TestAddOnAFollowerSaysThatItDoesNotLead(t *testing.T) {
 	}
 }
 
-// raft takes no change while an earlier one is not committed. The deadline of the context bounds the wait, and the lock is held meanwhile. A poll that the context
-// cuts short refuses nothing.
+// Raft takes no membership change while an earlier one is not committed. The context's deadline bounds the wait for raft, and the lock of the membership is
+// held meanwhile. If the context ends during the poll of the voters, the change is not done, and not refused.
 func TestDeadlineBoundsTheWaitForRaft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, m := newFake(t)

@@ -13,7 +13,8 @@ import (
 	"holdfast/fsm"
 )
 
-// A demotion that is not done leaves no pin, and the pin of a voter is not passed on to the node that replaces it: otherwise that would never vote.
+// A pin keeps autopilot from promoting a non-voter. A demotion that is not done removes its pin. If such a pin stays on a voter, a node that replaces the
+// voter does not inherit it: otherwise that node would never vote.
 func TestFailedDemotionPinsNoReplacement(t *testing.T) {
 	f, m := newFake(t)
 	f.change = func(string, raft.ServerID) error { return raft.ErrNotLeader }
@@ -66,12 +67,13 @@ func TestPinPassesToTheSuccessorFirst(t *testing.T) {
 	}
 }
 
-// A node that is to stay a non-voter keeps its pin while raft may still add it. A pin that was there before a change that failed stays, too.
+// A pin stays while raft may still make the change for which it was set (an addition as a non-voter, or a demotion). A pin that was set before a failed
+// change stays, too.
 func TestPinStaysWhileItMayBeNeeded(t *testing.T) {
 	for name, test := range map[string]struct {
-		failed error // of the change
-		pinned bool  // before
-		undone bool
+		failed error // raft's error for the change
+		pinned bool  // pinned before the change
+		undone bool  // the pin is removed
 		change func(*Membership, context.Context) error
 	}{
 		"added, outcome unknown":     {raft.ErrLeadershipLost, false, false, addNonVoter},
@@ -102,11 +104,12 @@ func TestPinStaysWhileItMayBeNeeded(t *testing.T) {
 func addNonVoter(m *Membership, ctx context.Context) error { return m.Add(ctx, "n4", false) }
 func demoteN3(m *Membership, ctx context.Context) error    { return m.Demote(ctx, "n3") }
 
-// If the pin of a voter is of unknown outcome, its demotion is not requested, and so it is not done. The pin of a non-voter is the change itself.
+// If the outcome of pinning a voter is unknown, its demotion is not requested, and so it is not done. For a non-voter the pin is all that a demotion
+// changes, so the outcome of the demotion is unknown, too.
 func TestUnknownPinIsNotDoneOnlyForAVoter(t *testing.T) {
 	for suffrage, want := range map[raft.ServerSuffrage]error{raft.Voter: peer.ErrNotDone, raft.Nonvoter: peer.ErrOutcomeUnknown} {
 		t.Run(suffrage.String(), func(t *testing.T) {
-			f, m := newFake(t) // its change fails the test
+			f, m := newFake(t) // a change that is given to raft fails the test
 			f.members[2].Suffrage = suffrage
 			m.env.Execute = func(context.Context, fsm.Command) (fsm.Result, error) { return fsm.Result{}, peer.ErrOutcomeUnknown }
 			if err := m.Demote(t.Context(), "n3"); !errors.Is(err, want) {

@@ -17,13 +17,14 @@ import (
 	"holdfast/internal/policy"
 )
 
-// fake is the env of a member. What is executed is in force at once, on this member.
+// fake is the Environment of one member's Offerer, which offers the member's settings to the cluster. Settings that it executes are in force on this
+// member at once.
 type fake struct {
-	remembered []byte
+	remembered []byte // the member's last offer, as it is stored
 	inForce    *fsm.Settings
 	version    uint32
 	serving    bool
-	leader     *fake // where offers are passed on to; nil drops them
+	leader     *fake // receives this member's offers; nil drops them
 	executed   []fsm.Command
 	passedOn   int // offers given to the leader
 }
@@ -76,7 +77,7 @@ func withKeys(keys int64) Offer {
 	return Offer{Settings: settings}
 }
 
-// memoryOf is what a member remembers that has made an offer.
+// memoryOf returns what a member stores after an offer.
 func memoryOf(offer Offer) []byte {
 	o := offered{offer.fingerprint(), fsm.Version}
 	return o.bytes()
@@ -193,7 +194,8 @@ func withMirrors(keys int64, mirrors ...fsm.Mirror) Offer {
 	return offer
 }
 
-// What a new version of the log adds comes into force with it, and brings back none of the older settings of the node that adds it.
+// Mirrors (keys whose values are published as retained messages) need a newer log version. When that is in force, a node offers its mirrors, and none of
+// its other settings.
 func TestMirrorsComeWithTheirVersion(t *testing.T) {
 	all := fsm.Mirror{Keys: "*", Topic: "all/"}
 	for name, before := range map[string]uint32{"from before limits per client": 1, "from just before": fsm.VersionMirrors - 1} {
@@ -230,7 +232,7 @@ func TestMirrorsOfANodeThatDoesNotLead(t *testing.T) {
 	}
 }
 
-// A member that is catching up has older settings. What it adds to those of the cluster brings none of them back.
+// A member that is catching up has older settings in its state. Its offer changes one part of the cluster's settings, and brings back no older ones.
 func TestMemberThatIsBehindBringsBackNoSettings(t *testing.T) {
 	compiled, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"*"}}})
 	if err != nil {
@@ -270,7 +272,7 @@ func TestNewMemberOffersNothingWithANewVersion(t *testing.T) {
 	}
 }
 
-// Limits per client that a node changes from none replace those of another node.
+// If a node changes its limits per client from none to some, they replace the limits that another node has set.
 func TestClientLimitsChangedFromNoneComeIntoForce(t *testing.T) {
 	withLimits := func(limit int64) Offer {
 		o := withKeys(5)
@@ -305,7 +307,7 @@ func TestVersionThatComesIntoForceDuringAnOfferRemovesNoMirrors(t *testing.T) {
 	}
 }
 
-// What older builds remembered is read: two hashes, three, or three and a version.
+// A stored offer is read in every form: two hashes or three from older builds, and three with a version.
 func TestOlderMemoriesAreRead(t *testing.T) {
 	whole := memoryOf(withKeys(5))
 	for size, want := range map[int]uint32{64: 0, 96: 0, 100: fsm.Version} {
@@ -349,7 +351,7 @@ func TestNothingIsOfferedBehindTheLeader(t *testing.T) {
 	})
 }
 
-// A node without mirrors that changes another setting leaves those of the cluster, and so does one that was upgraded and never knew any.
+// A node without mirrors that changes a limit leaves the cluster's mirrors in force. So does a node whose last offer was stored by a build without mirrors.
 func TestChangeOfALimitKeepsTheMirrors(t *testing.T) {
 	for name, remembered := range map[string][]byte{"offered before": memoryOf(withKeys(5)), "by a build without mirrors": memoryOf(withKeys(5))[:64]} {
 		t.Run(name, func(t *testing.T) {
@@ -384,7 +386,7 @@ func withClientLimits(keys, watches int64) Offer {
 	return o
 }
 
-// A member without a memory that offers a change under an older version of the log does not offer it again when the version rises.
+// A member without a stored offer changes a setting under an older log version, and offers the change. When the version rises, it does not offer it again.
 func TestRiseOfTheVersionBringsBackNoSettings(t *testing.T) {
 	keepsPolicy := withClientLimits(5, 10)
 	keepsPolicy.KeepPolicy = true

@@ -27,6 +27,7 @@ func members() []raft.Server {
 	return []raft.Server{{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2"}, {ID: "n3", Address: "n3"}}
 }
 
+// newStatuses returns the statuses that n1 keeps. The monotonic clock of n1 stands at 4 s, so a ClockBase is the Wall of a status minus 4,000 ms.
 func newStatuses(client Client) *Statuses {
 	return NewStatuses("n1", client, members, func() time.Duration { return 4 * time.Second })
 }
@@ -49,6 +50,8 @@ func TestKeepReturnsThePollBefore(t *testing.T) {
 	}
 }
 
+// A member is behind until it has applied what the leader had applied at the comparison before. A member that has led is compared with its own last applied
+// index, and a comparison that is too old does not count.
 func TestMemberIsBehindUntilItReachesTheLeadersIndex(t *testing.T) {
 	const leads = "this member leads for a minute"
 	const pause = "after an hour without a comparison, as much as the leader had before"
@@ -56,7 +59,7 @@ func TestMemberIsBehindUntilItReachesTheLeadersIndex(t *testing.T) {
 	s := NewStatuses("n1", nil, members, func() time.Duration { return now })
 	steps := []struct {
 		name            string
-		leader, applied uint64 // 0 is a leader that does not answer
+		leader, applied uint64 // applied indexes of the leader (0: it does not answer) and of this member
 		behind          bool
 	}{
 		{"no leader yet", 0, 50, true},

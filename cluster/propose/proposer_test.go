@@ -96,7 +96,7 @@ func (e *entry) Response() any {
 
 func (e *entry) Index() uint64 { return e.outcome.Index }
 
-// fakeRaft keeps what a proposer submits.
+// fakeRaft is what a proposer uses: raft, which here only records the entries, and the state machine.
 type fakeRaft struct {
 	t        *testing.T
 	proposer *Proposer
@@ -131,7 +131,7 @@ func (f *fakeRaft) failedTags() []any {
 	return f.failed
 }
 
-// submitted returns the entries so far, when nothing moves any more.
+// submitted waits until all goroutines are blocked, and returns the entries that were submitted so far.
 func (f *fakeRaft) submitted() []*entry {
 	synctest.Wait()
 	f.mu.Lock()
@@ -169,7 +169,7 @@ func startWith(t *testing.T, config Config, wall func() int64) (f *fakeRaft, sto
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- f.proposer.Run(ctx) }()
-	synctest.Wait() // it waits for commands: otherwise it may take those that are there when it begins
+	synctest.Wait() // until Run waits for a Flush: otherwise it could propose a part of the first commands
 	return f, func() error {
 		cancel(errStopped)
 		for _, e := range f.submitted() {
@@ -200,7 +200,7 @@ func (f *fakeRaft) propose(count int) {
 	f.proposer.Flush()
 }
 
-// While an entry is in flight, a few more commands wait for it, and many do not.
+// While an entry is in flight, fewer than MinPipelined queued commands wait for it. As many or more get another entry at once, up to InFlight entries.
 func TestFewCommandsWaitForTheEntryInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := start(t, testConfig())
@@ -259,7 +259,7 @@ func TestTagsComeBackWithTheirEntry(t *testing.T) {
 	})
 }
 
-// When nothing waits for time, an idle leader writes nothing. A delivery watermark that has moved is in the log soon.
+// An idle leader writes nothing while nothing in the state waits for time to pass. A delivery watermark that has moved is in the log within 200 ms.
 func TestIdleLeaderWritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := start(t, testConfig())
@@ -280,7 +280,7 @@ func TestIdleLeaderWritesNothing(t *testing.T) {
 	})
 }
 
-// While anything waits for time to pass, it passes once a second.
+// While something in the state waits for cluster time, an idle leader submits an entry without commands once a second, which moves cluster time.
 func TestTimePassesWhileAnythingWaitsForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := start(t, testConfig())
@@ -297,7 +297,8 @@ func TestTimePassesWhileAnythingWaitsForIt(t *testing.T) {
 	})
 }
 
-// The delivery watermark may move twice around one entry. The first move is in the entry. The second is logged although no command follows.
+// The delivery watermark may move while an entry is stamped, and again after it. The first move is in the entry. The second is logged although no command
+// follows.
 func TestMarkThatMovesAroundAnEntryGoesOutInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f *fakeRaft

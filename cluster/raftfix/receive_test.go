@@ -22,10 +22,10 @@ import (
 type state struct {
 	mu      sync.Mutex
 	applied uint64
-	terms   map[uint64]uint64 // by index
+	terms   map[uint64]uint64 // the terms of the applied entries, by index
 	back    bool              // an older state replaced a newer one
-	slow    chan struct{}     // writing a snapshot waits until it is closed; nil does not wait
-	writing chan struct{}     // closed when that begins
+	slow    chan struct{}     // if not nil, writing a snapshot waits until it is closed
+	writing chan struct{}     // closed when writing a slow snapshot begins
 }
 
 func (s *state) Apply(log *raft.Log) any {
@@ -72,16 +72,16 @@ func (w written) Persist(sink raft.SnapshotSink) error {
 
 func (written) Release() {}
 
-// follower is a member that a test leads.
+// follower is a raft member whose leader is played by the test.
 type follower struct {
 	t       *testing.T
 	state   *state
 	raft    *raft.Raft
 	log     *raftlog.CheckedLog
-	entries *raft.InmemStore // under the log
+	entries *raft.InmemStore // the store beneath log
 	wire    *raft.InmemTransport
-	slow    chan struct{}
-	done    chan struct{} // closed when the snapshot that is slow is done
+	slow    chan struct{} // finishSnapshot closes it; nil if no snapshot is under way
+	done    chan struct{} // closed when the snapshot under way is done
 }
 
 const patience = 10 * time.Second
@@ -156,13 +156,13 @@ func (f *follower) finishSnapshot() {
 	f.state.mu.Unlock()
 }
 
-// leader is what raft's leader knows of its log and of one follower.
+// leader is the state that a raft leader keeps: of its log, and of one follower.
 type leader struct {
 	term     uint64
-	terms    []uint64 // by index
+	terms    []uint64 // the terms of its entries, by index
 	commit   uint64
-	first    uint64 // of the log
-	snapshot uint64
+	first    uint64 // index of the first entry that is not compacted
+	snapshot uint64 // index of the newest snapshot's last entry
 	next     uint64 // the follower's next index
 }
 
@@ -170,7 +170,8 @@ func (l *leader) last() uint64 { return uint64(len(l.terms) - 1) }
 
 var header = raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n2"), Addr: []byte("n2")}
 
-// replicate sends once what raft sends, up to an index, and reports whether the follower took it. The acknowledgement may be lost.
+// replicate sends the next request that a raft leader would send: its snapshot, or entries up to an index. It reports whether the follower accepted the
+// request. With lost, the leader does not learn that it did.
 func (l *leader) replicate(f *follower, upTo uint64, lost bool) bool {
 	f.t.Helper()
 	previous := l.next - 1
@@ -216,8 +217,8 @@ func (l *leader) compact(trailing uint64) {
 	l.first = max(l.first, l.snapshot+1-min(trailing, l.snapshot))
 }
 
-// Leaders come and go, acknowledgements are lost, logs are cut, and snapshots are taken and received in any order. The follower's state never goes back,
-// it applies what is committed and nothing else, and each leader that stays brings it up to date.
+// In random orders, leaders change, acknowledgements are lost, logs are compacted, and snapshots are taken and received. The follower's state never goes
+// back, and it applies only committed entries. Each leader that stays until all its entries are committed brings the follower up to date.
 func TestFollowerTakesWhatALeaderSends(t *testing.T) {
 	seeds := uint64(3000)
 	if testing.Short() {

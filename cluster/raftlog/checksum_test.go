@@ -22,8 +22,8 @@ func TestChecksumIsStable(t *testing.T) {
 
 const goldenChecksum = "0175c2156e"
 
-// † An entry that was changed on the disk or on the way ends the process before it is stored or read, whatever part of it was changed. Without a
-// checksum, or with one of a version that this node does not know, it is taken as it is.
+// † An entry that was changed on the disk or on the way between members ends the process before the entry is stored or used, whatever part was changed.
+// An entry without a checksum, or with one of an unknown version, is not verified.
 func TestChangedEntryIsNoticed(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(*raft.Log)

@@ -19,7 +19,7 @@ import (
 	"holdfast/fsm"
 )
 
-// damaged is what a node with a flipped bit in its log notices.
+// damaged is the effect of a flipped bit in a node's log.
 type damaged string
 
 const (
@@ -53,7 +53,8 @@ func commandEntries(from, to uint64) (logs []*raft.Log) {
 	return logs
 }
 
-// writeDamageLog writes the log of a node: entries in batches, once after a conflict with a new leader, and the term. The term and the votes have no checksum.
+// writeDamageLog writes the log that the test damages: entries in batches of three, and the term. Before one batch it stores two conflicting entries of an
+// older term and deletes them. The term has no checksum, and readDamaged does not read it.
 func writeDamageLog(t *testing.T, dir string, kind Kind) {
 	t.Helper()
 	stores := openStores(t, dir, kind)
@@ -72,7 +73,7 @@ func writeDamageLog(t *testing.T, dir string, kind Kind) {
 	}
 }
 
-// readDamaged opens a log as a node does that starts, reads it, and says what was noticed. It may end the process.
+// readDamaged opens a log as a starting node does, reads it, and returns the effect of the damage. It may panic, or never return.
 func readDamaged(dir string, kind Kind, want []*raft.Log) (what damaged) {
 	stores, err := OpenStores(dir, kind, quiet())
 	if err != nil {
@@ -117,8 +118,9 @@ func places(t *testing.T) int {
 	return count
 }
 
-// A node notices a flipped bit in its log before it serves what it read, wherever the bit is. raft-wal by itself takes one in the header of a frame of its
-// newest file for the end of the log, and boltdb one in its newest meta page for a transaction that was not finished: the end mark notices both.
+// A node notices a flipped bit in any part of its log that is in use, before it serves what it read. Two kinds look like an unfinished write, so the store
+// drops entries: for raft-wal, a bit in a frame header of the newest segment; for boltdb, one in the newest meta page. The end mark (the file log-end,
+// which names the last acknowledged entry) shows that entries are missing.
 func TestFlippedBitInALog(t *testing.T) {
 	for _, kind := range []Kind{BoltDB, WAL} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -139,7 +141,7 @@ func TestFlippedBitInALog(t *testing.T) {
 					_ = os.RemoveAll(fresh) // t.TempDir does it again at the end
 				}
 				t.Logf("%s, %d bytes, %v", name, len(used), found)
-				// A mark that is damaged is written anew. Of the log itself some part is always in use.
+				// A damaged end mark is no error: it is written anew. In each other file some of the flipped bits are in use.
 				if found[noticed] == 0 && name != markFile || found[changed]+found[cut] > 0 {
 					t.Error("a flipped bit was not noticed")
 				}
@@ -148,7 +150,7 @@ func TestFlippedBitInALog(t *testing.T) {
 	}
 }
 
-// inProcess calls readDamaged in a process of its own.
+// inProcess calls readDamaged in a child process, because a damaged file may crash it. A child that fails or hangs has noticed the damage.
 func inProcess(t *testing.T, dir string, kind Kind) damaged {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -167,7 +169,7 @@ func inProcess(t *testing.T, dir string, kind Kind) damaged {
 	return ""
 }
 
-// TestReadDamaged is the process of inProcess.
+// TestReadDamaged is no test: it is what the child process of inProcess runs.
 func TestReadDamaged(t *testing.T) {
 	dir := os.Getenv("HOLDFAST_DAMAGED")
 	if dir == "" {
@@ -187,7 +189,7 @@ func flip(t *testing.T, path string, place int64, value byte) {
 	}
 }
 
-// savedFile is what a file holds, without the zeros at its end, and its size with them.
+// savedFile is the content of a file without the zeros at its end, and the size of the file with them.
 type savedFile struct {
 	data []byte
 	size int64
@@ -216,7 +218,7 @@ func readTree(t *testing.T, dir string) map[string]savedFile {
 	return files
 }
 
-// writeTree writes files, without the zeros at their ends on the disk.
+// writeTree writes files. The zeros at their ends are holes, which take no disk space.
 func writeTree(t *testing.T, dir string, files map[string]savedFile) {
 	for name, file := range files {
 		path := filepath.Join(dir, name)

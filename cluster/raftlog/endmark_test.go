@@ -17,7 +17,8 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// A log that lost acknowledged entries at its end is not opened. One that lost nothing is, whatever a crash left of the mark.
+// A log that has lost acknowledged entries at its end is refused: the end mark (the file log-end) names the last acknowledged entry. A log that has lost
+// nothing is opened, whatever a crash left of the mark.
 func TestShortenedLogIsNotOpened(t *testing.T) {
 	// behind calls the store itself, past the mark.
 	behind := func(t *testing.T, dir string, kind Kind, call func(logAndVotes) error) {
@@ -37,7 +38,7 @@ func TestShortenedLogIsNotOpened(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		happen func(*testing.T, string, Kind)
-		last   uint64 // of the log that is opened; 0 if it is not
+		last   uint64 // index of the last entry in the opened log; 0 if the log is refused
 	}{
 		{"nothing", func(*testing.T, string, Kind) {}, 10},
 		{"the last entry is lost", func(t *testing.T, dir string, kind Kind) {
@@ -94,14 +95,15 @@ func TestShortenedLogIsNotOpened(t *testing.T) {
 	}
 }
 
-// Segments that damaged metadata does not list may have acknowledged entries. They are removed only at a start at which a mark confirms that the log has its end.
+// Segments that damaged metadata does not list may have acknowledged entries. They are removed only at a start at which the end mark names an entry that
+// the log has.
 func TestUnlistedSegmentsStayUnlessTheMarkConfirmsTheLog(t *testing.T) {
 	dir := t.TempDir()
 	stores := openStores(t, dir, WAL)
 	if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Close()); err != nil {
 		t.Fatal(err)
 	}
-	kept := func(mark string) bool { // whether a segment is kept, for two starts
+	kept := func(mark string) bool { // reports whether an unlisted segment is kept at two starts, after the mark was replaced (if mark is not empty)
 		t.Helper()
 		stray := filepath.Join(WAL.path(dir), "00000000000000000099-0000000000000063"+segmentSuffix)
 		if err := os.WriteFile(stray, []byte("entries"), 0o600); err != nil {
@@ -127,7 +129,8 @@ func TestUnlistedSegmentsStayUnlessTheMarkConfirmsTheLog(t *testing.T) {
 	}
 }
 
-// The mark follows the entries, and goes before deletions of the end: so at any time of a crash it is not above what is on the disk.
+// The mark is written after the entries, and lowered before the end of the log is deleted. So whenever the process crashes, the mark is not above the last
+// entry on the disk.
 func TestMarkIsNeverAboveTheLog(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -148,7 +151,7 @@ func TestMarkIsNeverAboveTheLog(t *testing.T) {
 				if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Close()); err != nil {
 					t.Fatal(err)
 				}
-				stores = openStores(t, dir, kind) // nothing is stored before the call
+				stores = openStores(t, dir, kind) // opened again, so that no StoreLogs of this store has set the mark
 				store, calls := stores.Log.(*markedLog), &calls{}
 				store.logAndVotes, store.file = calledLog{store.logAndVotes, calls}, calledMark{store.file, calls}
 				if err := errors.Join(test.call(store), stores.Close()); err != nil {
@@ -170,7 +173,7 @@ func TestFailedWriteMovesNoMark(t *testing.T) {
 	stores := openStores(t, t.TempDir(), WAL)
 	store, calls := stores.Log.(*markedLog), &calls{}
 	store.logAndVotes, store.file = calledLog{store.logAndVotes, calls}, calledMark{store.file, calls}
-	if err := store.StoreLogs(entries(5, 3)); err != nil || len(calls.made) != 1 { // none
+	if err := store.StoreLogs(entries(5, 3)); err != nil || len(calls.made) != 1 { // no entries: from 5 to 3
 		t.Errorf("%v, %q", err, calls.made)
 	}
 	if err := errors.Join(store.StoreLogs(entries(1, 1)), stores.Close()); err != nil {
@@ -226,7 +229,8 @@ func (m calledMark) Sync() error {
 	return m.markWriter.Sync()
 }
 
-// A change of the leader cuts off the end of the log. However often that happens, the log takes little more space than its entries.
+// A conflict with a new leader cuts off the end of the log, and seals a segment. However often that happens, the log takes at most two segments of disk
+// space: the sealed ones are truncated to their entries.
 func TestTruncatedWALTakesLittleSpace(t *testing.T) {
 	dir := t.TempDir()
 	stores := openStores(t, dir, WAL)
@@ -268,7 +272,7 @@ func sealSegment(t *testing.T) (dir, path string) {
 // sealedIndexSize is the size of the index that sealSegment makes, in bytes.
 const sealedIndexSize = 10 * 4
 
-// A flipped bit in the size of a sealed segment's index cuts nothing off that the segment needs.
+// If the recorded size of a sealed segment's index has a flipped bit, nothing that the segment needs is truncated.
 func TestDamagedIndexSizeCutsNothingOff(t *testing.T) {
 	dir, path := sealSegment(t)
 	data, err := os.ReadFile(path)
@@ -346,7 +350,8 @@ func TestMemoryOfAWALWithLargeEntries(t *testing.T) {
 	}
 }
 
-// After a flipped bit in its newest meta page, bbolt goes back by a transaction, here to before entries were replaced. The log is then refused.
+// A flipped bit in the newest meta page makes bbolt go back by one transaction, here to the state before entries were replaced. A log with the old entries
+// is refused.
 func TestReplacedEntriesDoNotComeBack(t *testing.T) {
 	dir := t.TempDir()
 	stores := openStores(t, dir, WAL)

@@ -10,7 +10,8 @@ import (
 	"holdfast/fsm"
 )
 
-// Raft's heartbeats are handled beside its main goroutine: one that an election has overtaken must not put the older term back.
+// A stored term is never replaced by an older one. Raft may handle a heartbeat outside of its main goroutine, which meanwhile starts an election in a
+// newer term.
 func TestTermNeverGoesBack(t *testing.T) {
 	var exits []error
 	store := NewStableStore(raft.NewInmemStore(), Guard{Deadline: time.Minute, Exit: func(err error) { exits = append(exits, err) }})
@@ -32,7 +33,7 @@ type unreadable struct{ *raft.InmemStore }
 
 func (unreadable) GetUint64([]byte) (uint64, error) { return 0, errors.New("input/output error") }
 
-// A term is not written while the one before cannot be read: it might go back.
+// If the stored term cannot be read, no term is written: it could be older than the stored one.
 func TestTermIsNotWrittenUnread(t *testing.T) {
 	var exits []error
 	store := NewStableStore(unreadable{raft.NewInmemStore()}, Guard{Deadline: time.Minute, Exit: func(err error) { exits = append(exits, err) }})
@@ -41,7 +42,7 @@ func TestTermIsNotWrittenUnread(t *testing.T) {
 	}
 }
 
-// hangingLog is a disk that takes its time, or fails.
+// hangingLog is a log store whose writes wait until release is closed, or fail with err.
 type hangingLog struct {
 	raft.LogStore
 	release chan struct{}
@@ -127,11 +128,12 @@ func TestStoresAreLocked(t *testing.T) {
 	}
 }
 
-// The time in which a process is stopped (SIGSTOP) does not count as waiting for the disk: the deadline is counted in parts.
+// A process that was stopped (SIGSTOP) for longer than the deadline of a disk write goes on. The deadline is counted in parts, and a stop uses up one.
 func TestStoppedProcessDoesNotCountAsWaitingForTheDisk(t *testing.T) {
 	exits := make(chan error, 10)
-	watch := Guard{Deadline: 100 * time.Hour, Exit: func(err error) { exits <- err }}.watch("log")
-	watch.tick() // however late: a stop of any length is one part
+	guard := Guard{Deadline: 100 * time.Hour, Exit: func(err error) { exits <- err }}
+	watch := guard.watch("log")
+	watch.tick() // however late the timer fires: a stop of any length uses up one part
 	if len(exits) != 0 {
 		t.Fatal("one part of the deadline ended the process")
 	}
@@ -142,7 +144,11 @@ func TestStoppedProcessDoesNotCountAsWaitingForTheDisk(t *testing.T) {
 		t.Error(err)
 	}
 	watch.stop()
-	watch.tick()
+	ended := guard.watch("log")
+	ended.stop()
+	for range watchParts {
+		ended.tick()
+	}
 	if len(exits) != 0 {
 		t.Error("a call that has ended ends the process")
 	}

@@ -21,7 +21,7 @@ func openStores(t *testing.T, dir string, kind Kind) Stores {
 	return stores
 }
 
-// entries returns log entries with the indexes.
+// entries returns log entries from one index to another. The term of each is its index.
 func entries(from, to uint64) (logs []*raft.Log) {
 	for index := from; index <= to; index++ {
 		logs = append(logs, &raft.Log{Index: index, Term: index, Type: raft.LogNoop})
@@ -40,8 +40,8 @@ func hasEntries(t *testing.T, log raft.LogStore, last uint64) {
 	}
 }
 
-// Stores belong to a member if they have an entry, a snapshot or a term of an election. The term that raft.BootstrapCluster writes before the first entry is
-// none.
+// Stores belong to a member if they have an entry, a snapshot or the term of an election. The term alone that raft.BootstrapCluster writes before the first
+// entry does not count: the bootstrap was interrupted, and starts again.
 func TestTermOfAnInterruptedBootstrapIsNoState(t *testing.T) {
 	term := func(term uint64) func(*Stores) error {
 		return func(s *Stores) error { return s.Stable.SetUint64([]byte(keyCurrentTerm), term) }
@@ -101,7 +101,8 @@ func TestWALIsCutAndRead(t *testing.T) {
 	}
 }
 
-// A node that ended while it restored a snapshot has a log that ends before it. raft goes on behind the snapshot, which is the last that the node has.
+// A node that ended while it installed a snapshot has a log that ends before the snapshot. Raft then stores entries after the snapshot. A WAL cannot have a
+// gap, so the old entries are deleted first.
 func TestWALGoesOnBehindASnapshot(t *testing.T) {
 	stores := openStores(t, t.TempDir(), WAL)
 	log := NewCheckedLog(stores.Log, Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 1000)
@@ -137,7 +138,8 @@ func TestLastEntryMayBeInTheSnapshot(t *testing.T) {
 	}
 }
 
-// The gap that raft leaves in boltdb behind a snapshot is not copied, and a log that is behind replaces none.
+// ConvertLog copies only the entries after the gap that raft leaves in boltdb when it installs a snapshot. It fails if the folder already has a log of the
+// new kind that is older than the other one.
 func TestConvertLogWithAGapAndWithTwoLogs(t *testing.T) {
 	dir := t.TempDir()
 	stores := openStores(t, dir, BoltDB)
@@ -169,7 +171,8 @@ var _ raft.MonotonicLogStore = (*CheckedLog)(nil)
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// † A follower with a snapshot compares what a leader sends also with what its log lacks: at the snapshot it has the leader's entry, and elsewhere another.
+// † On a follower with a snapshot, GetLog returns a placeholder for a missing entry: at the snapshot's index with the snapshot's term, and elsewhere with
+// term 0, which no leader's entry has. A placeholder is never stored.
 func TestFollowersLogAnswersForWhatItLacks(t *testing.T) {
 	store := raft.NewInmemStore()
 	log := NewCheckedLog(store, Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
@@ -194,7 +197,7 @@ func TestFollowersLogAnswersForWhatItLacks(t *testing.T) {
 	}
 }
 
-// A snapshot that was written for so long that a newer one was received is given up. Raft would take its end for the end of the log.
+// Close of a snapshot fails if a newer snapshot was closed while this one was written. Otherwise raft would record the older one as its last snapshot.
 func TestOlderSnapshotIsGivenUp(t *testing.T) {
 	var sizes []int64
 	store, err := NewSnapshotStore(raft.NewInmemSnapshotStore(), func(bytes int64) { sizes = append(sizes, bytes) })
@@ -224,7 +227,7 @@ func TestOlderSnapshotIsGivenUp(t *testing.T) {
 	if err := slow.Close(); !errors.Is(err, ErrOlderSnapshot) {
 		t.Errorf("%v", err)
 	}
-	for upTo, want := range map[uint64]uint64{100: 40, 40: 40, 39: 30, 30: 30, 29: 0} { // two are retained
+	for upTo, want := range map[uint64]uint64{100: 40, 40: 40, 39: 30, 30: 30, 29: 0} { // keys are the arguments of Newest; two snapshots are retained
 		if index, _ := store.Newest(upTo); index != want {
 			t.Errorf("the newest up to %d is %d, want %d", upTo, index, want)
 		}

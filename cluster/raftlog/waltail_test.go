@@ -18,8 +18,8 @@ func bigEntry(index uint64) []*raft.Log {
 	return []*raft.Log{{Index: index, Term: 7, Type: raft.LogConfiguration, Data: bytes.Repeat([]byte{byte(index)}, entrySize)}}
 }
 
-// sealedWAL returns the files of a WAL before the last write to its first segment, and after it, when the metadata does not say yet that the segment is
-// sealed. last is the entry of that write.
+// sealedWAL returns the files of a WAL at two moments: before the last write to its first segment, and after that write, while the metadata does not say
+// yet that the segment is sealed. last is the index of the entry that the write adds.
 func sealedWAL(t *testing.T) (before, after map[string]savedFile, last uint64) {
 	dir := t.TempDir()
 	stores := openStores(t, dir, WAL)
@@ -34,7 +34,7 @@ func sealedWAL(t *testing.T) (before, after map[string]savedFile, last uint64) {
 		}
 	}
 	before = readTree(t, dir)
-	for index := last; index < last+2; index++ { // the second waits until the segments have changed
+	for index := last; index < last+2; index++ { // the second append waits until raft-wal has begun a new segment
 		if err := stores.Log.StoreLogs(bigEntry(index)); err != nil {
 			t.Fatal(err)
 		}
@@ -52,8 +52,8 @@ func sealedWAL(t *testing.T) (before, after map[string]savedFile, last uint64) {
 	return before, after, last
 }
 
-// † A node goes on with its log after each crash at the end of a segment, with all entries that were acknowledged. raft-wal v0.4.2 by itself takes no
-// more entries then.
+// † After a crash around the last write to a segment, the log has all acknowledged entries and accepts new ones, whatever part of the write is lost.
+// raft-wal v0.4.2 by itself refuses new entries then.
 func TestWALGoesOnAfterACrashAtTheEndOfASegment(t *testing.T) {
 	before, after, last := sealedWAL(t)
 	segment := ""
@@ -62,10 +62,10 @@ func TestWALGoesOnAfterACrashAtTheEndOfASegment(t *testing.T) {
 			segment = name
 		}
 	}
-	end := len(after[segment].data) // of the commit frame
+	end := len(after[segment].data) // offset of the end of the commit frame
 	const commitFrame = 8
 	for name, test := range map[string]struct {
-		lost func(written []byte) // what of the last write is not on the disk
+		lost func(written []byte) // clears what a crash has lost of the last write
 		last uint64
 	}{
 		"the metadata":             {func([]byte) {}, last},

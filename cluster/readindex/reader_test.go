@@ -13,12 +13,12 @@ import (
 	"holdfast/fsm"
 )
 
-// fakeCluster is what a reader asks.
+// fakeCluster is what a Reader uses of its node: the state, the confirmations of the leadership, and the receiver of the results.
 type fakeCluster struct {
 	machine *fsm.Machine
 
 	mu       sync.Mutex
-	index    uint64 // of the state
+	index    uint64 // applied index of the state
 	changed  chan struct{}
 	confirms chan error
 	answered []any
@@ -43,7 +43,7 @@ func (f *fakeCluster) tags(of *[]any) []any {
 
 var errEnded = errors.New("the leadership ended")
 
-// start runs a reader where the commit index is 5. It ends with the context, or when the test calls stop.
+// start runs a Reader with the commit index 5 and the applied index 4. It ends with the context, or when the test calls stop.
 func start(t *testing.T) (f *fakeCluster, r *Reader, stop func() error) {
 	t.Helper()
 	f = &fakeCluster{machine: fsm.New(), index: 4, changed: make(chan struct{}), confirms: make(chan error, 10)}
@@ -115,7 +115,7 @@ func TestReadIsAnsweredBehindTheReadIndex(t *testing.T) {
 	})
 }
 
-// A confirmation is for the reads that came before it. Later ones wait for the next.
+// A confirmation of the leadership counts only for the reads that were queued before it began. Later reads wait for the next one.
 func TestReadsNeedAConfirmationOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, r, stop := start(t)
@@ -166,7 +166,7 @@ func TestReadsEndWithTheLeadership(t *testing.T) {
 	}
 }
 
-// Each read comes back once, also one that arrives while others are answered and the leadership ends.
+// Done or Failed is called exactly once for each read, also for one that arrives while others are answered and the leadership ends.
 func TestEachReadComesBackOnceAtTheEnd(t *testing.T) {
 	for range 200 {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -201,7 +201,7 @@ func TestEachReadComesBackOnceAtTheEnd(t *testing.T) {
 	}
 }
 
-// What is not answered is given back, in order, when the leadership is not confirmed. Nothing more is taken up then.
+// If the leadership is not confirmed, Failed is called for each read that is not answered, in order. Then the Reader accepts no more reads.
 func TestUnconfirmedReadsAreGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, r, stop := start(t)

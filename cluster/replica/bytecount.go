@@ -17,7 +17,7 @@ func (c *byteCount) applied(bytes int) {
 	c.total += int64(bytes)
 }
 
-// beginSnapshot returns a function for a snapshot that is beginSnapshot now. The caller calls it when that snapshot is written.
+// beginSnapshot returns a function for a snapshot that is taken now. The caller calls it when that snapshot is written.
 func (c *byteCount) beginSnapshot() (written func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 )
 
 // The writer of a snapshot pauses for four times as long as it worked, for maxPause at most, and only after workTime of work.
-func TestWritingRests(t *testing.T) {
+func TestSnapshotWriterPausesForFourTimesItsWork(t *testing.T) {
 	var now time.Duration
 	var rests []time.Duration
 	var out bytes.Buffer

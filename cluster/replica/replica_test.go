@@ -12,7 +12,7 @@ import (
 	"holdfast/fsm"
 )
 
-// recorder is the Environment of a replica.
+// recorder records the calls of a replica to its Environment.
 type recorder struct {
 	exits    []error
 	outcomes []*fsm.EntryOutcome

@@ -11,8 +11,8 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// Raft reads no more answers of a pipeline after the first one that ends it, and may send a few more messages until then. None of
-// these sends may wait until an answer is read.
+// After the first refusal in a pipeline, raft's reader reads no more answers, and its sender may send a few more messages before it notices. None of these
+// sends may wait until an answer is read.
 func TestAPipelineTakesMoreWhenNobodyListens(t *testing.T) {
 	follower := listen(t, "n2", nil, knowing(peer.Known, "n1"))
 	leader := listen(t, "n1", nil, knowing(peer.Known, "n2"))
@@ -63,7 +63,7 @@ func TestAPipelineTakesMoreWhenNobodyListens(t *testing.T) {
 	}
 }
 
-// answering is a pipeline that answers each message at once, and blocks until the answer is read.
+// answering is a pipeline that answers each message at once. AppendEntries blocks until that answer is read.
 type answering struct {
 	answers chan raft.AppendFuture
 	closed  chan struct{}

@@ -27,7 +27,7 @@ func (h hangingSnapshot) Read(p []byte) (int, error) {
 	return 0, io.ErrUnexpectedEOF
 }
 
-// Raft gives up a snapshot whose sender hangs, and serves the next request on a connection however long it was idle.
+// Raft gives up a snapshot whose sender hangs within it. An idle connection, on which no request has begun, has no time limit.
 func TestSnapshotThatStallsIsGivenUp(t *testing.T) {
 	from, to := listen(t, "n1", nil, knowing(peer.Known, "n2")), listen(t, "n2", nil, knowing(peer.Known, "n1"))
 	to.stallTime = 200 * time.Millisecond

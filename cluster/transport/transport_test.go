@@ -76,7 +76,7 @@ func listen(t *testing.T, id raft.ServerID, secure *tlsconfig.Mutual, handler Ha
 	return network
 }
 
-// knowing returns a handler with one standing of all the ids.
+// knowing returns a handler that gives all the ids one standing: whether they are members, as far as the node knows.
 func knowing(standing peer.Standing, ids ...raft.ServerID) *echo {
 	e := &echo{standing: map[raft.ServerID]peer.Standing{}, hanging: make(chan struct{}, 2), hang: make(chan struct{})}
 	for _, id := range ids {
@@ -97,8 +97,8 @@ func call(t *testing.T, from *Transport, to raft.Server, method peer.Method) err
 	return err
 }
 
-// † raft never checks whom a message was meant for: a node that lost its disk and listens at its old address must not answer
-// for the id that it had, neither to calls nor to raft's requests for votes.
+// † A node that lost its disk has a new id. At its old address it must not answer for the id that it had, neither calls nor raft's vote requests. Raft
+// itself never checks for which id a message is meant.
 func TestWipedNodeRefusesCallsToOldIncarnation(t *testing.T) {
 	wiped := listen(t, "n2.new", nil, knowing(peer.Known, "n1.a"))
 	first := listen(t, "n1.a", nil, knowing(peer.Known, "n2.new"))
@@ -378,7 +378,7 @@ func TestForwardedHTTPReachesTheListener(t *testing.T) {
 	_ = far.Close()
 }
 
-// The handler is replaced when a node has joined. A handshake that began before that is judged by the new one.
+// The handler is replaced when a node has joined. A handshake that began before that, but whose hello comes after it, is judged by the new handler.
 func TestHandshakeIsJudgedByThePresentHandler(t *testing.T) {
 	listener := listen(t, "n2.b", nil, knowing(peer.Stranger))
 	conn, err := net.Dial("tcp", listener.Address())

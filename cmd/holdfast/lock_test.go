@@ -18,7 +18,7 @@ import (
 	"holdfast/client/holdfasttest"
 )
 
-// Two commands with one client id are two holders, however they wait for the lock.
+// Two commands with the same client id are two holders of a lock: the second one cannot acquire it, whether or not it waits.
 func TestCommandsWithOneClientIDDoNotShareALock(t *testing.T) {
 	store := holdfasttest.Start(t).Client(t)
 	c := &connection{timeout: 10 * time.Second}
@@ -95,8 +95,8 @@ func TestProcessesLeftBehindEnd(t *testing.T) {
 	}
 }
 
-// Ctrl-Z does not stop the command, which would keep the lock without doing anything.
-func TestCommandIsNotStopped(t *testing.T) {
+// Ctrl-Z (SIGTSTP) does not suspend the command: a suspended command would keep the lock and do nothing.
+func TestCtrlZDoesNotSuspendTheCommand(t *testing.T) {
 	lock := acquire(t)
 	defer signal.Reset(syscall.SIGTSTP)
 	command := &cobra.Command{}

@@ -8,7 +8,7 @@ import (
 	"holdfast/client"
 )
 
-// Text that is accepted has 1 to MaxOps operations, and a key in Go's quotes is read as it was.
+// readOperations accepts only text with 1 to MaxOps operations. It reads a key that strconv.Quote has quoted as the original key.
 func FuzzReadOperations(f *testing.F) {
 	f.Add("set a 1 --nx --px 1s # a comment\nget b\ndel c --if-version 1:0:StateStore\nvdel 'd e' \"\\x00\"", "a key")
 	f.Add("\ufeffset -- -a @@b\r\n", "'\"#@-")

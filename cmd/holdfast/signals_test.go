@@ -15,6 +15,7 @@ import (
 // hangs is the environment variable that makes the test binary a process that does not end after the first signal.
 const hangs = "HOLDFAST_TEST_HANGS"
 
+// After a first Ctrl-C or SIGTERM, a second Ctrl-C runs the last action and ends the process, even if the process hangs.
 func TestSecondInterruptEndsTheProcess(t *testing.T) {
 	if os.Getenv(hangs) != "" {
 		ctx, stop := untilStopped(t.Context())

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Names of a clock that was ahead count as the oldest, so that they displace neither the snapshot that was just saved nor those before it.
-func TestNamesOfTheFutureAreTheOldest(t *testing.T) {
+// A snapshot whose name has a future time is of a clock that was ahead. It counts as the oldest: otherwise it would displace the snapshot that was just saved.
+func TestSnapshotsWithFutureTimesAreRemovedFirst(t *testing.T) {
 	const yesterday, today = "holdfast-2025-12-31T000000Z.snap", "holdfast-2026-01-01T000000Z.snap"
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	future := []string{"holdfast-2997-01-01T000000Z.snap", "holdfast-2998-01-01T000000Z.snap", "holdfast-2999-01-01T000000Z.snap"}

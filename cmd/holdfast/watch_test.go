@@ -11,7 +11,7 @@ import (
 	"holdfast/client/holdfasttest"
 )
 
-// A line of text is one change, whatever the key and the value are, and sends nothing to the terminal but text.
+// Text output has one line for each change, without control characters, whatever bytes the key and the value have.
 func TestWatchPrintsOneLineForEachChange(t *testing.T) {
 	for name, row := range map[string]struct {
 		event client.Event
@@ -49,7 +49,7 @@ func TestWatchPrintsAnyKeyAsJSON(t *testing.T) {
 	}
 }
 
-// A command ends when it is told to, also while nobody reads its output.
+// A command ends when its context ends, also if nobody reads its output.
 func TestBlockedOutputDoesNotKeepACommand(t *testing.T) {
 	store := holdfasttest.Start(t)
 	if _, err := store.Client(t).Set(t.Context(), "k", []byte("before")); err != nil {

@@ -77,7 +77,7 @@ func outcome(index uint64, result fsm.Result, commands ...fsm.Command) *fsm.Entr
 	return o
 }
 
-// Changes and denied writes are recorded. Reads, copies and writes without an effect are not.
+// Changes and denied writes are recorded. Reads, repeated requests, writes without an effect and skipped entries are not.
 func TestOnlyEffectiveAndDeniedWritesAreRecorded(t *testing.T) {
 	c := config(t)
 	l := open(t, c)
@@ -109,8 +109,8 @@ func TestOnlyEffectiveAndDeniedWritesAreRecorded(t *testing.T) {
 	}
 }
 
-// Each change of a transaction is recorded with the number of its operation. Of a denied transaction the denied operation is recorded. After a crash
-// between two lines the rest is written when the log is applied again.
+// Each change of a transaction is recorded with the number of its operation. Of a denied transaction, only the denied operation is recorded. After a crash
+// between two lines, the missing lines are written when the Raft log is applied again.
 func TestOperationsOfATransactionAreRecorded(t *testing.T) {
 	c := config(t)
 	l := open(t, c)
@@ -159,11 +159,11 @@ func TestOperationsOfATransactionAreRecorded(t *testing.T) {
 	check()
 }
 
-// Denials, however many and however long their keys, push no change out.
+// Denials never rotate a change out of the files, however many they are and however long their keys.
 func TestDenialsPushNoChangeOut(t *testing.T) {
 	c := config(t)
 	c.MaxBytes, c.Files = 4000, 1
-	c.Dropped = func(int) {} // it depends on the disk
+	c.Dropped = func(int) {} // how many are dropped depends on the disk
 	l := open(t, c)
 	l.Applied(outcome(1, fsm.Result{Code: fsm.CodeOK}, set("precious")))
 	long := set(strings.Repeat("\x01", 64<<10))
@@ -186,8 +186,8 @@ func TestDenialsPushNoChangeOut(t *testing.T) {
 	}
 }
 
-// After a restart the log is applied again from the last snapshot on. What is recorded is not recorded again, also when the last line is unfinished.
-// A member with a new id records everything.
+// After a restart the Raft log is applied again from the last snapshot on. Records that are in the file are not written again, also if its last line is
+// unfinished. A member with a new id writes all records.
 func TestReplayAfterARestartIsNotRecordedTwice(t *testing.T) {
 	c := config(t)
 	done := fsm.Result{Code: fsm.CodeOK}
@@ -216,7 +216,7 @@ func TestReplayAfterARestartIsNotRecordedTwice(t *testing.T) {
 	}
 }
 
-// A line that was written in part, and whatever else is no record, is passed over: the node starts.
+// Open skips a line that was written in part, or is not a record for another reason. So the node starts.
 func TestBrokenLinesAreSkipped(t *testing.T) {
 	for name, broken := range map[string]string{"glued": "{\"index\":7,\"ke{\"index\":8}\n", "unfinished": "{\"index\":9", "long": strings.Repeat("x", 5<<20) + "\n"} {
 		t.Run(name, func(t *testing.T) {
@@ -241,7 +241,8 @@ func TestBrokenLinesAreSkipped(t *testing.T) {
 	}
 }
 
-// After a restore from old data the log uses indexes again, in a later term. Within one run nothing is filtered: two terms, two calls each.
+// After older data was put back, the Raft log uses the same indexes again, in a later term. These entries are recorded. Within one run no record counts as
+// written already: two terms with two calls each make four lines.
 func TestSameIndexInALaterTermIsRecorded(t *testing.T) {
 	c := config(t)
 	for term := range uint64(2) {
@@ -257,7 +258,8 @@ func TestSameIndexInALaterTermIsRecorded(t *testing.T) {
 	}
 }
 
-// After an older copy of the data was put back, the log goes on from a place before the last record. What it already had then is not recorded again.
+// After an older copy of the data was put back, the Raft log ends before the last record in the file. The entries that this log has are not recorded again.
+// Later entries are.
 func TestRecordsOfALogThatWasReplacedDoNotCount(t *testing.T) {
 	c := config(t)
 	apply := func(term, index uint64) {
@@ -283,7 +285,7 @@ func TestRecordsOfALogThatWasReplacedDoNotCount(t *testing.T) {
 	}
 }
 
-// Lines that cannot be written are counted, all of them, and what comes later is written again when it can be.
+// All lines that cannot be written are counted as lost. Later lines are written once the file can be written to again.
 func TestUnwrittenLinesAreCounted(t *testing.T) {
 	c := config(t)
 	lost := 0

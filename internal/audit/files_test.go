@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What a failed write left behind is cut off before the next lines, also if it could not be cut off at once.
+// The part of a line that a failed write has left is cut off before the next line is written, also if it could not be cut off at once.
 func TestTornLineIsCutOffBeforeTheNext(t *testing.T) {
 	c := config(t)
 	f, _, err := openFiles(c)

@@ -11,7 +11,7 @@ import (
 	"holdfast/fsm"
 )
 
-// Files are of limited size and number, and no line is lost between them. If FILE is empty, Open takes the last place from FILE.1.
+// The size and the number of files are limited, and no line is lost between two files. If FILE has no record, Open takes the last one of FILE.1.
 func TestRotationLosesNoLine(t *testing.T) {
 	c := config(t)
 	c.MaxBytes = 1000
@@ -83,7 +83,7 @@ func TestRotationThatCannotOpenTheNextFileMovesNone(t *testing.T) {
 	}
 }
 
-// A file that an operator moves away is rotated all the same: the lines after the next rotation are in a new file.
+// If an operator moves the current file away, the next rotation still begins a new file for the lines after it.
 func TestRotationAfterTheFileWasMovedAway(t *testing.T) {
 	c := config(t)
 	c.MaxBytes = 200
@@ -112,7 +112,7 @@ func TestRotationAfterTheFileWasMovedAway(t *testing.T) {
 	}
 }
 
-// A crash between the moves of a rotation loses no line either: the next start finishes it.
+// A crash between the renames of a rotation loses no line: the next start finishes the rotation.
 func TestInterruptedRotationIsFinishedAtTheStart(t *testing.T) {
 	c := config(t)
 	l := open(t, c)
@@ -131,11 +131,11 @@ func TestInterruptedRotationIsFinishedAtTheStart(t *testing.T) {
 	}
 }
 
-// A rotation may be interrupted after any of its moves, several times.
+// A rotation that was interrupted between its renames goes on from the number that these have left free.
 func TestRotationGoesOnFromTheFreeNumber(t *testing.T) {
 	for name, test := range map[string]struct {
 		files int
-		there string // what each file holds, by its suffix
+		there string // suffix=content of each file before the call
 		want  string
 	}{
 		"all kept files there":           {3, "1=a 2=b 3=c last=l", "1=l 2=a 3=b"},

@@ -85,7 +85,7 @@ func TestLongPatternIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// A compiled pattern takes at most 5 bytes for each byte of the longest text: the store keeps thousands of them.
+// A compiled pattern takes at most five times MaxSize bytes: the store keeps thousands of patterns.
 func TestCompiledPatternIsSmall(t *testing.T) {
 	const patterns, most = 1000, 5 * MaxSize
 	heap := func() uint64 {
@@ -112,7 +112,7 @@ func TestCompiledPatternIsSmall(t *testing.T) {
 	}
 }
 
-// Steps counts each comparison, those with the ranges of a class, too.
+// Steps counts each comparison of a character, also those with each range of a class.
 func TestStepsCountRanges(t *testing.T) {
 	for pattern, want := range map[string]int{"abc*": 11, "a?c*": 11 + 3, "a?c*b[xy]": 11 + 3 + 3, "*[a-cx-z]?*": 33, "[!abcde]": 11 + 5} {
 		t.Run(pattern, func(t *testing.T) {
@@ -123,6 +123,7 @@ func TestStepsCountRanges(t *testing.T) {
 	}
 }
 
+// A pattern of stars and literals has the weight 1. A comparison in a segment with a '?' or a class weighs 8 between two stars, and 1/100 at the ends.
 func TestWeightCountsWildcardsBetweenStars(t *testing.T) {
 	for pattern, want := range map[string]int{"abc": 1, "a*b*c*": 1, "a?*[xy]": 1, "*?*": 8, "*[!a]*": 8, "*a?*": 16, "*[ab]??*": 32, "\xff*?*": 1, strings.Repeat("?", 99) + "*": 1, strings.Repeat("?", 1000) + "*a*": 10} {
 		t.Run(pattern, func(t *testing.T) {

@@ -56,7 +56,7 @@ type api struct {
 	url  string
 
 	mirrors *fakeMirrors
-	nodes   map[raft.ServerID]*cluster.Node // of all members
+	nodes   map[raft.ServerID]*cluster.Node // the nodes of all members, by Raft id
 }
 
 // startAPIs starts three members with their admin APIs, and waits for a leader.
@@ -150,8 +150,8 @@ func (a *api) set(key, value string) {
 	a.execute(fsm.Command{Kind: fsm.KindSet, Key: []byte(key), Value: []byte(value), Timestamp: hlc.Timestamp{Wall: time.Now().UnixMilli(), NodeID: "c"}})
 }
 
-// Any node answers. Keys may be any bytes. Pages have no gaps and no repeats.
-func TestKeysAndWatches(t *testing.T) {
+// Any node answers requests about keys and watches. Keys may be any bytes. Pages leave out no key, and repeat none.
+func TestAnyNodeListsKeysAndEndsWatches(t *testing.T) {
 	leader, follower := startAPIs(t)
 	keys := []string{"a b", "a;b", "a&b=c", "a\xff\x00", "a%zz", "a+b", "b"}
 	for _, key := range keys {
@@ -195,7 +195,7 @@ func TestKeysAndWatches(t *testing.T) {
 	if follower.call(http.MethodGet, "/v1/keys/count?prefix=a", nil, &count); count.Count != len(keys)-1 {
 		t.Errorf("%+v", count)
 	}
-	// A query that is not understood does nothing, rather than more than was asked for.
+	// A malformed query is refused. To ignore a part of it could end more watches than were meant.
 	for _, query := range []string{"client=c&key=a;b", "client=c&key=", "client=&key=a", "client=c&prefix=x", "client=c&client=d", "client=%zz", ""} {
 		t.Run(query, func(t *testing.T) {
 			if code := follower.call(http.MethodDelete, "/v1/watches?"+query, nil, &failure); code != 400 {
@@ -216,7 +216,7 @@ func TestKeysAndWatches(t *testing.T) {
 	}
 }
 
-// Any node forwards what only the leader can do, also when the leader transfers leadership for it.
+// Any node forwards to the leader what only the leader can do. One such request is to demote the leader itself, which transfers the leadership first.
 func TestChangesByWayOfAnyNode(t *testing.T) {
 	leader, follower := startAPIs(t)
 	leader.set("k", "v")
@@ -300,18 +300,22 @@ func TestSnapshotsByWayOfAnyNode(t *testing.T) {
 	}
 }
 
-// A leader without its majority may not know of a watch: it does not answer that there was none to end.
+// A leader that has lost its majority may not know the latest watches. So it refuses to end watches, and does not answer that there were none.
 func TestWatchesAreEndedByAConfirmedLeader(t *testing.T) {
 	leader, _ := startAPIs(t)
+	if code := leader.call(http.MethodDelete, "/v1/watches?client=c", nil, nil); code != 200 {
+		t.Errorf("with a majority it answers %d", code)
+	}
 	ended, end := context.WithCancel(t.Context())
-	end() // Close waits for nothing
+	end() // so that Close does not wait
 	for _, node := range leader.nodes {
 		if node != leader.node {
 			_ = node.Close(ended)
 		}
 	}
-	if code := leader.call(http.MethodDelete, "/v1/watches?client=c", nil, nil); code == 200 {
-		t.Errorf("answers %d", code)
+	var failure Error
+	if code := leader.call(http.MethodDelete, "/v1/watches?client=c", nil, &failure); code == 200 || failure.Outcome != "not done" {
+		t.Errorf("answers %d %+v", code, failure)
 	}
 }
 
@@ -330,7 +334,7 @@ func TestOtherSitesAreRefused(t *testing.T) {
 	}
 }
 
-// An answer says that nothing was done only if that is known.
+// The outcome in an error is "not done" only if it is certain that nothing was done.
 func TestOutcomeOfAnError(t *testing.T) {
 	for name, test := range map[string]struct {
 		err  error

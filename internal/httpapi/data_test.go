@@ -10,7 +10,8 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// A request that has ended some watches is never said to be not done, and never tried again: its outcome is unknown. Before that the error stays.
+// If a request fails after it has ended some watches, its outcome is unknown: the error says neither that nothing was done nor that a retry is safe. If it
+// has ended none, the error stays as it is.
 func TestErrorAfterSomeWatchesIsOfUnknownOutcome(t *testing.T) {
 	for _, kind := range []error{peer.ErrNotDone, peer.ErrNotLeader, peer.ErrOutcomeUnknown} {
 		t.Run(kind.Error(), func(t *testing.T) {
@@ -26,7 +27,7 @@ func TestErrorAfterSomeWatchesIsOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// A count goes on behind the last key of each step, and ends when nobody waits for it.
+// A count of keys goes on after the last key of each step, and stops when the context of its request ends.
 func TestCountEndsWithItsRequest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 	"holdfast/hlc"
 )
 
-// Any node answers with the keys and their values; a pattern that is malformed is the caller's mistake.
+// Any node exports keys with their values. A malformed request is answered with 400 Bad Request.
 func TestExportHasKeysAndValues(t *testing.T) {
 	leader, follower := startAPIs(t)
 	leader.set("a/text", "v")
@@ -59,7 +59,7 @@ func TestExportHasKeysAndValues(t *testing.T) {
 	}
 }
 
-// A request that the leader took and did not answer may be made again if it changes nothing. Otherwise its outcome is unknown.
+// The leader may receive a forwarded request and not answer it. If the request changes nothing, its outcome is "not done". Otherwise it is unknown.
 func TestForwardedRequestWithoutAnAnswer(t *testing.T) {
 	_, follower := startAPIs(t)
 	hangUp := func(context.Context, raft.Server) (net.Conn, error) {
@@ -107,7 +107,7 @@ func TestExportGoesOnBehindALongKey(t *testing.T) {
 	}
 }
 
-// What encoding/json would change or lose without a word is refused.
+// ParseExportedKey refuses what encoding/json would silently change or drop.
 func TestExportLinesAreParsedStrictly(t *testing.T) {
 	for name, test := range map[string]struct{ line, why string }{
 		"lone first half of a pair":   {`{"key":"k\ud800","value":"v"}`, "not valid"},

@@ -50,7 +50,7 @@ func hostName(id raft.ServerID) string { return hex.EncodeToString([]byte(id)) }
 // leaderPatience is how long a request waits until a leader is known.
 const leaderPatience = 5 * time.Second
 
-// waitForLeader waits until this node serves as the waitForLeader (here is true), or knows another node that leads. ok is false if there is neither within
+// waitForLeader waits until this node serves as the leader (here is true), or knows another node that leads. ok is false if there is neither within
 // leaderPatience, or before the context ends.
 func (a *admin) waitForLeader(ctx context.Context) (leader raft.Server, here, ok bool) {
 	const poll = 20 * time.Millisecond

@@ -36,7 +36,7 @@ func (f *fakeMirrors) set(status mirror.Status) {
 	f.status = status
 }
 
-// Any node answers what the leader knows. Without mirrors nothing is out of line.
+// Any node answers with the leader's status of the mirrors (settings by which the leader publishes keys as retained messages). Without mirrors, InSync is true.
 func TestMirrorsAreShownAsTheLeaderKnowsThem(t *testing.T) {
 	leader, follower := startAPIs(t)
 	follower.mirrors.set(mirror.Status{Fault: "of a node that does not lead"})
@@ -60,7 +60,7 @@ func TestMirrorsAreShownAsTheLeaderKnowsThem(t *testing.T) {
 	}
 }
 
-// A leader whose front end does not serve yet, or no more, knows nothing of mirrors.
+// A leader whose front end (its MQTT side) does not serve yet, or no longer serves, knows no status of the mirrors. It answers with status 503.
 func TestMirrorsOfALeaderThatDoesNotServe(t *testing.T) {
 	leader, _ := startAPIs(t)
 	for method, path := range map[string]string{http.MethodGet: "/v1/mirrors", http.MethodPost: "/v1/mirrors/resync"} {

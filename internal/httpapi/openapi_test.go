@@ -12,7 +12,7 @@ import (
 	"holdfast/cluster/membership"
 )
 
-// document is what the test looks at of openapi.json.
+// document has the parts of openapi.json that the tests check.
 type document struct {
 	Paths map[string]map[string]struct {
 		Summary    string
@@ -44,7 +44,7 @@ func read(t *testing.T) document {
 	return d
 }
 
-// The document describes the operations that there are, with their parameters, and no others.
+// openapi.json describes exactly the routes of the server, with their parameters.
 func TestOpenAPIDescribesTheRoutes(t *testing.T) {
 	d := read(t)
 	described := 0

@@ -130,7 +130,7 @@ func TestStopEndsStreams(t *testing.T) {
 	}
 }
 
-// GET / shows the page. The page, its script and its style sheet have a policy that forbids everything from elsewhere.
+// GET / returns the status page. The page, its script and its style sheet have a Content-Security-Policy that forbids content from elsewhere.
 func TestPageAllowsNothingFromElsewhere(t *testing.T) {
 	leader, _ := startAPIs(t)
 	for path, kind := range map[string]string{"/": "text/html", "/ui/": "text/html", "/ui/page.js": "text/javascript", "/ui/page.css": "text/css"} {

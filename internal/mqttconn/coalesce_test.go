@@ -58,14 +58,14 @@ func TestStartRecordSeparatesTLSRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p.StartRecord() // of nothing
+	p.StartRecord() // does nothing: nothing was published before
 	publish("a")
 	publish("b")
 	p.StartRecord()
 	publish("c")
 	p.Flush()
 	separate := false
-	for record := range records { // how many there are before is the writer's business
+	for record := range records { // how many records come before that of "c" does not matter
 		if !bytes.Contains(record, []byte("c")) {
 			continue
 		}

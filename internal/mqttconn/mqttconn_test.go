@@ -104,7 +104,7 @@ func TestBrokerAddressesAreParsed(t *testing.T) {
 	}
 }
 
-// Messages go only to the receiver, in whatever pieces they arrive. While the receiver handles one, nothing is read.
+// Messages go to the Receiver and not to paho's client, in whatever pieces they arrive. While the Receiver handles a message, nothing more is read.
 func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -125,7 +125,7 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 		message := AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 9, Payload: []byte("payload"), Properties: &packets.Properties{
 			ResponseTopic: "r", CorrelationData: []byte("c"), MessageExpiry: &expiry, User: []packets.User{{Key: "k", Value: "v"}},
 		}})
-		others := []byte{0xd0, 0, 0x40, 3, 0, 1, 0x10, 0x40, 2, 0, 2} // PINGRESP, the receiver's PUBACK, paho's
+		others := []byte{0xd0, 0, 0x40, 3, 0, 1, 0x10, 0x40, 2, 0, 2} // PINGRESP, a PUBACK for the Receiver, a PUBACK for paho's client
 		var read atomic.Int64                                         // bytes
 		go func() {
 			for _, b := range append(append(append([]byte{}, message...), others...), message...) {
@@ -138,7 +138,7 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 		}()
 		passed := make(chan []byte)
 		go func() {
-			all, _ := io.ReadAll(conn) // ends with an error, or not
+			all, _ := io.ReadAll(conn) // how it ends does not matter
 			passed <- all
 		}()
 		for i, upTo := range []int{len(message), 2*len(message) + len(others)} {
@@ -169,7 +169,7 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 	})
 }
 
-// Idle is called when everything is received, also when the bytes that follow end the reading.
+// Idle is called after the last complete message, also if the bytes that follow it end the reading.
 func TestIdleIsCalledBeforeReadFails(t *testing.T) {
 	for name, end := range map[string][]byte{"DISCONNECT": {0xe0, 0}, "too large": {0x30, 0xff, 0xff, 0x7f}, "malformed": {0x32, 3, 0, 9, 't'}} {
 		t.Run(name, func(t *testing.T) {
@@ -277,7 +277,7 @@ func TestDecoderReadsWhatPahoWrites(t *testing.T) {
 	})
 }
 
-// A message with very many user properties keeps the last ones, among which is what a broker has stamped on it.
+// A message keeps only its last maxUserProperties user properties. Those that a broker stamps on it come last.
 func TestUserPropertiesAreBounded(t *testing.T) {
 	publish := &packets.Publish{Topic: "t", QoS: 1, PacketID: 9, Properties: &packets.Properties{}}
 	for i := range 3 * maxUserProperties {
@@ -360,7 +360,7 @@ func fakeBroker(t *testing.T, properties *packets.Properties, then func(net.Conn
 	return near
 }
 
-// done is called exactly once for each message, also when the connection ends first.
+// The Publisher calls done exactly once for each message, also if the connection ends before its PUBACK.
 func TestPublisherCallsDoneOncePerMessage(t *testing.T) {
 	const acknowledged = 50
 	network := fakeBroker(t, &packets.Properties{}, func(conn net.Conn, reader *bufio.Reader) {
@@ -414,6 +414,7 @@ func TestPublisherCallsDoneOncePerMessage(t *testing.T) {
 	}
 }
 
+// Publish refuses a message above the broker's Maximum Packet Size. It waits while as many messages are in flight as the Receive Maximum allows.
 func TestPublisherRespectsTheBroker(t *testing.T) {
 	limit, window := uint32(100), uint16(2)
 	network := fakeBroker(t, &packets.Properties{MaximumPacketSize: &limit, ReceiveMaximum: &window}, func(_ net.Conn, reader *bufio.Reader) {
@@ -440,6 +441,7 @@ func TestPublisherRespectsTheBroker(t *testing.T) {
 	}
 }
 
+// A Publisher ends with ErrSilent if nothing arrives from the broker for half the keep-alive time.
 func TestPublisherNoticesSilence(t *testing.T) {
 	network := fakeBroker(t, &packets.Properties{}, func(_ net.Conn, reader *bufio.Reader) { _, _ = io.Copy(io.Discard, reader) })
 	p, err := NewPublisher(t.Context(), network, &packets.Connect{ClientID: "c", KeepAlive: 1}, 80)
@@ -452,7 +454,7 @@ func TestPublisherNoticesSilence(t *testing.T) {
 	}
 }
 
-// Flush writes by itself, and so waits for a broker that does not read. Stop ends that, and done is called for each message.
+// Flush itself writes, so it blocks while the broker does not read. Stop ends this wait, and done is called for each message.
 func TestStopEndsAFlushThatWaits(t *testing.T) {
 	stuck := make(chan struct{})
 	network := fakeBroker(t, &packets.Properties{}, func(net.Conn, *bufio.Reader) { <-stuck })

@@ -37,8 +37,8 @@ func acknowledgeWindows(conn net.Conn, window uint16) {
 	}
 }
 
-// PUBACKs do not gather while a message waits for a packet id. With a Receive Maximum of 20, which is Mosquitto's default, one delay for each
-// window would allow 4,000 messages a second.
+// While a message waits for a packet id, reads are not delayed to let PUBACKs gather. With a Receive Maximum of 20, which is Mosquitto's default, one
+// ackDelay for each 20 messages would allow only 4,000 messages a second.
 func TestSmallReceiveMaximumDoesNotWaitForPubacksToGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const window, windows = 20, 100

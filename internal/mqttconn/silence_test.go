@@ -12,7 +12,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// halting is a connection on which a thousand bytes are read each 50 ms.
+// halting is a slow connection: each Read takes 50 ms and returns at most 1000 bytes.
 type halting struct{ net.Conn }
 
 func (c halting) Read(p []byte) (int, error) {
@@ -80,7 +80,7 @@ func TestLargePacketOnASlowConnectionIsNoSilence(t *testing.T) {
 				t.Error(err)
 			}
 			p.Abort()
-			time.Sleep(time.Minute) // the broker's end ends
+			time.Sleep(time.Minute) // until the broker's goroutine has ended
 		})
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// A SUBACK has a reason code for each filter, or it is an error: neither a missing code nor one too many counts as granted.
+// A SUBACK must have exactly one reason code for each topic filter. Any other number is an error.
 func TestSubackHasOneReasonForEachFilter(t *testing.T) {
 	subscriptions := []paho.SubscribeOptions{{Topic: "a", QoS: 1}, {Topic: "b", QoS: 1}}
 	for name, reasons := range map[string][]byte{"none": nil, "too few": {1}, "as many": {1, 1}, "too many": {1, 1, 1}} {

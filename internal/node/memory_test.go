@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The limit that the node sets for its garbage collector is not taken for a limit of its memory.
+// AvailableMemory ignores the limit that LimitMemory has set for the garbage collector.
 func TestAvailableMemoryIgnoresItsOwnLimit(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "")
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(math.MaxInt64))

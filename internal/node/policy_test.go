@@ -2,7 +2,8 @@ package node
 
 import "testing"
 
-// A content counts when two reads in a row found it, and once. So a file that is being written does not count, nor one that was unreadable in between.
+// contentWatch reports a new content once, when two reads in a row have found it. So it reports no half-written file. Two reads with a failed read
+// between them are not in a row.
 func TestContentCountsWhenItIsSettled(t *testing.T) {
 	const unreadable = "-"
 	var w contentWatch

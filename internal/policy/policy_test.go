@@ -12,7 +12,7 @@ import (
 )
 
 func TestPolicyPatternsMatchKeys(t *testing.T) {
-	principal := &Principal{ClientID: "line-*", Username: "u"} // a token stands for its text: this star is no wildcard
+	principal := &Principal{ClientID: "line-*", Username: "u"} // a token such as {principal.clientId} matches this text literally: the star is no wildcard
 	for _, test := range []struct {
 		pattern, text string
 		want          bool
@@ -57,7 +57,7 @@ func TestPolicyPatternsMatchKeys(t *testing.T) {
 	}
 }
 
-// path.Match is an independent model for texts without a slash, which its star does not cross.
+// path.Match is an independent model of the patterns, for texts without a slash: a star of path.Match does not match a slash.
 func TestGlobAgainstPathMatch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pattern := rapid.StringMatching(`([ab*?]|\[ab\]|\[a-b\]|\[\^a\])*`).Draw(t, "pattern")
@@ -128,7 +128,7 @@ func TestPolicyAllowsByRule(t *testing.T) {
 	}
 }
 
-// What it takes to look at a key grows with the length of the client id or user name that a token stands for.
+// The steps of matching a key grow with the length of the client id or user name that a token stands for.
 func TestStepsOfGrants(t *testing.T) {
 	policy, err := Compile([]Rule{{ClientIDs: []string{"*"}, Resources: []Resource{{Read, Pattern, []string{"*{principal.clientId}/[ab]"}}}}})
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/testcert"
 )
 
-// A bundle of certificates that is being written is not used, although those that are complete in it could be.
+// A file of certificates that is half-written is not used, although the complete certificates in it could be.
 func TestHalfWrittenCertificatesAreNotLoaded(t *testing.T) {
 	first, second := testcert.NewAuthority(t), testcert.NewAuthority(t)
 	first.Issue("n1", "n1")
@@ -59,7 +59,7 @@ func TestWholeCertificateFilesAreRead(t *testing.T) {
 	}
 	const begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 	for name, test := range map[string]struct {
-		more string // after a certificate
+		more string // text after a complete certificate
 		want error
 	}{
 		"nothing more":                 {"", nil},
@@ -82,6 +82,7 @@ func TestWholeCertificateFilesAreRead(t *testing.T) {
 	}
 }
 
+// A nil *Mutual means that there is no TLS: no name is checked.
 func TestWithoutTLSEverybodyHasEachName(t *testing.T) {
 	var m *Mutual
 	if !m.OwnHasName("n1") || !m.PeerHasName(nil, "n1") {

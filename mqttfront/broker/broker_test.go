@@ -59,7 +59,8 @@ func (c *counter) of(result string) int {
 	return c.counts[result]
 }
 
-// Nobody waits for a broker that is slow to disconnect clients, however many there are.
+// Kick does not wait for the broker, however slow it is and however many clients are to be disconnected. A client that finds the queue
+// full stays connected.
 func TestKickerDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver, results := fakeDriver{kicked: make(chan Publisher, 1000)}, counter{}
@@ -160,7 +161,7 @@ func TestFeedLogsEachOutageOnce(t *testing.T) {
 	})
 }
 
-// A feed that fails says so until it has worked for a while.
+// Err returns the last failure until it is older than the given duration.
 func TestFeedReportsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failure := errors.New("not authorized")
@@ -233,7 +234,7 @@ func TestSubscriberCallsTheDriver(t *testing.T) {
 	})
 }
 
-// Nobody waits for a broker that is slow to subscribe clients.
+// Subscribe does not wait for the broker. Subscriptions that find the queue full are dropped.
 func TestSubscriberDropsBeyondItsBound(t *testing.T) {
 	var results counter
 	s := NewSubscriber(fakeDriver{}, results.count, slog.New(slog.DiscardHandler))

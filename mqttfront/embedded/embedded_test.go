@@ -98,7 +98,7 @@ func publisher(t *testing.T, b *Broker, id string) *mqttconn.Publisher {
 	return p
 }
 
-// Hundreds of QoS 1 requests under way at once do not make mochi hang. `make soak` runs it for 30 s.
+// Hundreds of QoS 1 requests under way at once do not make mochi (the embedded broker's MQTT server) hang. `make soak` runs the test for 30 s.
 func TestSoak(t *testing.T) {
 	duration := 3 * time.Second
 	if text := os.Getenv("HOLDFAST_SOAK"); text != "" {
@@ -197,8 +197,9 @@ func subscribedNode(t *testing.T, b *Broker) <-chan *paho.Publish {
 	return requests
 }
 
-// A request that no session receives is acknowledged with 0x10, so that its client sends it again: a node may be about to subscribe.
-func TestRequestWithoutASubscriberIsAcknowledgedSo(t *testing.T) {
+// A request that no node's session receives is acknowledged with 0x10 (no matching subscribers), so that its client sends it again: a node may be about
+// to subscribe.
+func TestRequestThatNoNodeReceivesIsAcknowledgedWith0x10(t *testing.T) {
 	b := startBroker(t)
 	client := publisher(t, b, "client")
 	acknowledged := func() byte {
@@ -237,7 +238,7 @@ func TestTakenPortIsAnError(t *testing.T) {
 	}
 }
 
-// Nobody but the nodes connects under their client ids, or publishes what only they publish.
+// Only nodes may connect with the client ids of nodes, or publish on the topics of notifications and probes.
 func TestNodesAreProtected(t *testing.T) {
 	b := startBroker(t)
 	for _, options := range []*paho.Connect{
@@ -266,7 +267,8 @@ func TestNodesAreProtected(t *testing.T) {
 	}
 }
 
-// Clients cannot forge the broker's stamps. The time of a disconnect is that of the stamps of its connection, and grows with each connection.
+// Clients cannot forge the stamps: the user properties that the broker adds to requests. The time of a disconnect is the number in the stamps of its
+// connection. Each connection has a greater number than earlier ones.
 func TestOriginAndDisconnects(t *testing.T) {
 	b := startBroker(t)
 	disconnects := make(chan broker.Disconnect, 10)
@@ -355,7 +357,7 @@ func TestResumedSessionRedeliversInOrder(t *testing.T) {
 	}
 }
 
-// A session whose client stays away is dropped when it holds more than maxSessionBytes.
+// The broker removes the session of a disconnected client when the messages queued for it exceed maxSessionBytes. User properties count, too.
 func TestSessionThatIsAwayIsBounded(t *testing.T) {
 	b := startBroker(t)
 	conn := rawConnect(t, b, "away", true)
@@ -412,7 +414,7 @@ func rawConnect(t *testing.T, b *Broker, id string, clean bool) net.Conn {
 	return conn
 }
 
-// The client ids of nodes are theirs, whatever they are for.
+// Every client id that a node uses is reserved for nodes. Similar ones are not.
 func TestNodesClientIDsAreReserved(t *testing.T) {
 	nodes := nodeLogin{&Config{Cluster: "holdfast"}}
 	for id, reserved := range map[string]bool{
@@ -427,7 +429,7 @@ func TestNodesClientIDsAreReserved(t *testing.T) {
 	}
 }
 
-// A misbehaving client that has left already needs no disconnecting.
+// Kick returns nil for a client that is not connected any more.
 func TestKickOfAClientThatIsGoneSucceeds(t *testing.T) {
 	b := startBroker(t)
 	if err := b.Kick(t.Context(), broker.Publisher{ClientID: "gone"}); err != nil {

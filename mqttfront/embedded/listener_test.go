@@ -10,10 +10,10 @@ import (
 	"github.com/mochi-mqtt/server/v2/listeners"
 )
 
-// exhausted is a listener of a process that has no file descriptors left for a while.
+// exhausted is a listener whose first calls of Accept fail, as in a process without free file descriptors.
 type exhausted struct {
 	net.Listener
-	left atomic.Int32
+	left atomic.Int32 // number of calls that still fail
 }
 
 func (e *exhausted) Accept() (net.Conn, error) {
@@ -23,7 +23,7 @@ func (e *exhausted) Accept() (net.Conn, error) {
 	return e.Listener.Accept()
 }
 
-// A connection that cannot be accepted is not the end of the listener.
+// The listener goes on after an error of Accept.
 func TestListenerOutlivesExhaustion(t *testing.T) {
 	l := newListener(Config{Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)}, func(net.Conn) {})
 	if err := l.Init(nil); err != nil {

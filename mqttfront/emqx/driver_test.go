@@ -27,16 +27,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// standIn is what EMQX 5 does as far as the driver sees it, written from its documentation: the system topics of clients that connect and
-// disconnect, with the payloads of the manual, and, with an API key, the requests of the REST API that the driver makes. It was not compared with the product.
+// standIn imitates the parts of EMQX 5 that the driver uses. It publishes the system topics of clients that connect and disconnect, and serves the REST
+// API requests that the driver makes. It was written from EMQX's documentation, and was not compared with the product.
 type standIn struct {
 	mqtt.HookBase
 	server *mqtt.Server
 	api    *httptest.Server
 
 	mu        sync.Mutex
-	connected map[*mqtt.Client]int64 // when
-	latest    int64
+	connected map[*mqtt.Client]int64 // when each client connected, in milliseconds since the Unix epoch
+	latest    int64                  // the last time in connected; each one is later than the one before
 }
 
 const (
@@ -164,7 +164,8 @@ func (s *standIn) serveAPI(w http.ResponseWriter, r *http.Request) {
 // withAPI returns a driver that only calls the API.
 func withAPI(api API) *Driver { return &Driver{api: api} }
 
-// A client that watches is subscribed to all of its notifications, once, unless it has such a subscription. A subscription to one key is none.
+// The driver subscribes a client to all of its notifications, unless the client has such a subscription already. A subscription to the notifications of
+// one key does not count.
 func TestSubscribesOnBehalfOfClients(t *testing.T) {
 	s := startStandIn(t)
 	d := withAPI(API{URL: s.api.URL, Key: func() []byte { return []byte(apiKey + ":" + apiSecret) }, Client: s.api.Client()})
@@ -201,7 +202,7 @@ func TestSubscribesOnBehalfOfClients(t *testing.T) {
 	}
 }
 
-// connect connects a client, and returns what ends it.
+// connect connects a client. Close and Abort of the result end the connection.
 func (s *standIn) connect(t *testing.T, id string) *mqttconn.Publisher {
 	t.Helper()
 	dialer := &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: s.address()}}, Timeout: time.Second}
@@ -248,7 +249,7 @@ func listen(t *testing.T, d *Driver) <-chan broker.Disconnect {
 	return told
 }
 
-// awaitDisconnect waits until a disconnect of a client is reported that ends a watch of the time watch.
+// awaitDisconnect waits for a disconnect of the client that ends a watch made at the time watch. Only a disconnect of that time or later ends it.
 func awaitDisconnect(t *testing.T, told <-chan broker.Disconnect, id string, watch int64) {
 	t.Helper()
 	for {
@@ -263,7 +264,7 @@ func awaitDisconnect(t *testing.T, told <-chan broker.Disconnect, id string, wat
 	}
 }
 
-// The disconnect of a client is reported with a time that also ends a watch that was made just before.
+// The time of a reported disconnect is late enough to end a watch that the client made just before.
 func TestDisconnectsAreReported(t *testing.T) {
 	s := startStandIn(t)
 	d := newDriver(s, apiKey+":"+apiSecret)
@@ -294,7 +295,7 @@ func TestSessionTakeoverIsNoDisconnect(t *testing.T) {
 				t.Fatalf("reported as disconnected: %+v", disconnect)
 			}
 			if disconnect.ClientID == "other" && disconnect.Time >= late {
-				return // the earlier events have been checked again by now
+				return // a disconnect is reported again after a while; by now press would have been, too
 			}
 		case <-time.After(10 * time.Second):
 			t.Fatal("the other client's end is not told")
@@ -302,8 +303,8 @@ func TestSessionTakeoverIsNoDisconnect(t *testing.T) {
 	}
 }
 
-// A client is disconnected by the REST API; one that has gone already is no error. A key that EMQX does not know is one, and so is
-// a URL that is not that of its API.
+// Kick disconnects a client by the REST API. It returns nil if the client is not connected any more. It returns an error if EMQX rejects the API key, or
+// if the URL is not that of its API.
 func TestDisconnectOfAClientThatIsGoneIsNoError(t *testing.T) {
 	s := startStandIn(t)
 	client := s.connect(t, "line/1 press")
@@ -323,7 +324,7 @@ func TestDisconnectOfAClientThatIsGoneIsNoError(t *testing.T) {
 		t.Errorf("a wrong secret: %v", err)
 	}
 	elsewhere := newDriver(s, apiKey+":"+apiSecret)
-	elsewhere.api.URL += "/api/v5" // as if the path belonged to it
+	elsewhere.api.URL += "/api/v5" // a likely mistake: the driver adds this path itself
 	if err := elsewhere.Kick(t.Context(), broker.Publisher{ClientID: "nobody"}); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Errorf("a wrong URL: %v", err)
 	}
@@ -332,7 +333,7 @@ func TestDisconnectOfAClientThatIsGoneIsNoError(t *testing.T) {
 	}
 }
 
-// The payloads of EMQX's manual.
+// Read parses the payloads that EMQX's manual shows. It ignores other events and malformed payloads.
 func TestPayloadsOfTheManualAreRead(t *testing.T) {
 	for _, test := range []struct {
 		topic, payload string
@@ -358,6 +359,9 @@ func TestPayloadsOfTheManualAreRead(t *testing.T) {
 				t.Errorf("%s: %+v", test.topic, event)
 			}
 		})
+	}
+	if event, ok := (source{}).Read("$SYS/brokers/e/clients/press/disconnected", []byte(`{"clientid":"press","reason":"normal"}`), true); ok {
+		t.Errorf("a retained event counts: %+v", event)
 	}
 	if fmt.Sprint((source{}).Filters()) != "[$SYS/brokers/+/clients/#]" {
 		t.Error("the filters have changed: say so in docs/brokers.md")

@@ -25,7 +25,7 @@ import (
 type fakeHandler struct {
 	received int
 	begun    int
-	dropped  []time.Time // since when
+	dropped  []time.Time // arguments of DropSince
 	blocked  bool
 }
 
@@ -43,7 +43,7 @@ type fakeContact struct{ wall int64 }
 func (c *fakeContact) Load() (int64, bool)   { return c.wall, c.wall != 0 }
 func (c *fakeContact) Save(wall int64) error { c.wall = wall; return nil }
 
-// rig is a node's session on a network.
+// rig is a node's session with fakes of what it uses.
 type rig struct {
 	*NodeSession
 	handler *fakeHandler
@@ -110,7 +110,7 @@ func (r *rig) connected(t *testing.T) (c *connection, receive func(topic string,
 	}
 }
 
-// probe returns the payload of a probe that this process sent at a moment.
+// probe returns the payload of a probe that this process sent at a moment. A probe is a message that a node sends to itself through the broker.
 func (r *rig) probe(sent time.Time) []byte {
 	return fmt.Appendf(nil, "%d %d %d", r.probes.proberID, sent.Sub(r.probes.start).Microseconds(), sent.UnixMilli())
 }
@@ -136,7 +136,8 @@ func (b *keepingBroker) serve(conn net.Conn) {
 			continue
 		}
 		b.connects <- *connect
-		// Before the CONNACK: no broker does that, but what comes right behind it may be read before the node has looked at the CONNACK.
+		// The request is sent before the CONNACK, which no broker does. It stands for one that follows at once: the node may read that one before it has handled
+		// the CONNACK.
 		var sent bytes.Buffer
 		if !connect.CleanStart {
 			sent.Write(mqttconn.AppendPublish(nil, &packets.Publish{Topic: topics.Invoke, QoS: 1, PacketID: 1, Properties: &packets.Properties{}}))
@@ -150,14 +151,14 @@ func (b *keepingBroker) serve(conn net.Conn) {
 	}
 }
 
-// A node that may not resume its session ends it by a connection of its own, and begins the next without a clean start, so that the broker
-// persists it. Where the broker keeps the old one all the same, nothing in it is taken, and the node asks for a clean start.
-func TestSessionThatIsKeptIsNotTaken(t *testing.T) {
+// A node that may not resume its session ends it by an extra connection. It begins the next session without a clean start, so that the broker persists it.
+// If the broker has kept the old session all the same, the node takes no request from it, and connects again with a clean start.
+func TestNoRequestIsTakenFromAnEndedSession(t *testing.T) {
 	broker := &keepingBroker{connects: make(chan packets.Connect, 100)}
 	r := newRig(broker.dial)
 	stop := r.start(t)
 	for i, want := range []struct {
-		cleanStart, expires bool
+		cleanStart, expires bool // expires: the session ends with the connection
 	}{{true, true}, {false, false}, {true, false}} {
 		connect := <-broker.connects
 		if connect.ClientID != "holdfast-n1-in" || connect.CleanStart != want.cleanStart || (connect.Properties.SessionExpiryInterval == nil) != want.expires {
@@ -170,7 +171,7 @@ func TestSessionThatIsKeptIsNotTaken(t *testing.T) {
 	}
 }
 
-// forgetfulBroker acknowledges everything and delivers what is published on the node's topics, except on the connections that it forgets.
+// forgetfulBroker acknowledges everything, and delivers to a connection what that connection publishes, unless it has lost the connection's subscription.
 type forgetfulBroker struct {
 	forgets  int  // how many connections, from the first, lose their subscription
 	silent   bool // no publication is acknowledged
@@ -201,7 +202,7 @@ func (b *forgetfulBroker) dial(context.Context, string) (net.Conn, error) {
 	return near, nil
 }
 
-// A node that must end its old session first reaches the second broker although the first one refuses its connections.
+// A node reaches the second broker although the first one refuses its connections, also if it must end its old session before it begins a new one.
 func TestSecondBrokerIsReachedIfTheFirstRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		works := &forgetfulBroker{connects: make(chan packets.Connect, 100)}
@@ -225,15 +226,15 @@ func TestSecondBrokerIsReachedIfTheFirstRefuses(t *testing.T) {
 	})
 }
 
-// A broker that loses the subscription of a session that is up acknowledges probes and delivers nothing. The node begins a new session, clean, because
-// requests were missed. A broker that stands still is waited for: its queue has the requests.
+// If the broker loses the subscription of a session that is up, it acknowledges probes and delivers none. The node then begins a new session instead
+// of resuming this one, because requests were missed. It waits for a broker that hangs and acknowledges nothing: the session still has the requests.
 func TestSessionWhoseSubscriptionIsLostBeginsAnew(t *testing.T) {
 	for name, test := range map[string]struct {
 		forgets int
 		silent  bool
 		want    int // connections within 28 s
 	}{
-		"lost at one connection": {2, false, 4}, // each session is begun by two connections
+		"lost at one connection": {2, false, 4}, // a session takes two connections: the first one ends the old session
 		"never lost":             {0, false, 2},
 		"a broker stands still":  {0, true, 2},
 	} {
@@ -255,8 +256,8 @@ func TestSessionWhoseSubscriptionIsLostBeginsAnew(t *testing.T) {
 	}
 }
 
-// A process that is stopped sends no probes. What it reads from its socket when it goes on came to the broker after the last probe that it saw,
-// and perhaps long ago: deduplication may have forgotten it.
+// A request is not taken if the last probe that returned was sent longer than SessionExpiry ago. The broker may have received the request that long ago,
+// and the dedup table may have forgotten it. That happens after the process was stopped: it sends no probes, and requests stay in its socket.
 func TestRequestLongAfterTheLastProbeIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(nil)
@@ -264,7 +265,7 @@ func TestRequestLongAfterTheLastProbeIsNotTaken(t *testing.T) {
 		probe := r.probe(time.Now())
 		time.Sleep(r.config.SessionExpiry - time.Second)
 		receive(topics.Invoke, nil)
-		receive(r.probes.topic, probe) // it took its time, and tells that what follows came to the broker after it
+		receive(r.probes.topic, probe) // it returns late; the broker received what follows after it was sent
 		receive(topics.Invoke, nil)
 		if r.handler.received != 2 {
 			t.Fatalf("%d requests are received", r.handler.received)
@@ -275,7 +276,7 @@ func TestRequestLongAfterTheLastProbeIsNotTaken(t *testing.T) {
 		if r.handler.received > 2 || len(r.handler.dropped) != 1 {
 			t.Error("a request that may be older than the session's age was taken")
 		}
-		// What was left out may have been an earlier request of the same client: nothing more is taken, however young it is.
+		// A request that was not taken may be an earlier one of the same client. So no later request is taken, however young it is.
 		time.Sleep(contactSaveInterval)
 		receive(r.probes.topic, r.probe(time.Now().Add(-time.Second)))
 		receive(topics.Invoke, nil)
@@ -299,7 +300,7 @@ func TestRequestLongAfterTheLastProbeIsNotTaken(t *testing.T) {
 	})
 }
 
-// Where the broker lets no probe through, nothing says how old requests are, and they are taken.
+// If no probe ever returns, because the broker's access rules deny probes, the age of requests is not known, and they are taken.
 func TestRequestsAreTakenWithoutProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(nil)
@@ -315,12 +316,12 @@ func TestRequestsAreTakenWithoutProbes(t *testing.T) {
 	})
 }
 
-// † A process that is stopped before its first probe has returned does not know when the broker received what it reads when it goes on: deduplication
-// may have forgotten that. It does not matter which goroutine runs first then.
+// † A process that was stopped for too long before its first probe returned takes no request when it resumes. It does not know when the broker received the
+// requests in its socket, and the dedup table may have forgotten them. It does not matter which goroutine runs first.
 func TestRequestAfterAStopBeforeTheFirstProbeIsNotTaken(t *testing.T) {
 	for name, test := range map[string]struct {
-		queued, stopped time.Duration
-		beats, taken    bool
+		queued, stopped time.Duration // longest time in the broker's queue before the connection; how long the process is stopped
+		beats, taken    bool          // beats: the pause detector runs before the request is read
 	}{
 		"the request is read first":               {0, time.Minute + time.Second, false, false},
 		"the detector comes first":                {0, time.Minute + time.Second, true, false},
@@ -345,7 +346,7 @@ func TestRequestAfterAStopBeforeTheFirstProbeIsNotTaken(t *testing.T) {
 	}
 }
 
-// † A node that only believes to lead does not take the session from the one that does.
+// † A node whose leadership is not confirmed does not connect: it would take the ingest session from the leader.
 func TestLeaderConnectsOnlyWhenConfirmed(t *testing.T) {
 	for name, test := range map[string]struct {
 		confirm error

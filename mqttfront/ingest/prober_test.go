@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// † A session that is too old stays so until a clean one has begun, also when an attempt in between fails.
-func TestStaleSessionStaysClean(t *testing.T) {
+// † A session that is too old is not resumed until a clean start has succeeded, even if attempts to connect fail in between.
+func TestStaleSessionIsNotResumedBeforeACleanStart(t *testing.T) {
 	r := newRig(nil)
 	p := r.probes
 	p.onConnack(false)
@@ -40,7 +40,7 @@ func TestStaleSessionStaysClean(t *testing.T) {
 	}
 }
 
-// A restarted node resumes its session only when it was in contact less than the session's age ago.
+// A restarted node resumes its session only if its saved contact with the broker is younger than SessionExpiry, and not in the future.
 func TestResumeAfterRestart(t *testing.T) {
 	for age, want := range map[time.Duration]bool{time.Second: true, 59 * time.Second: true, 61 * time.Second: false, -time.Minute: false} {
 		t.Run(fmt.Sprintf("age %v", age), func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestConnectionsWithoutAProbeDoNotMakeASessionYounger(t *testing.T) {
 	})
 }
 
-// Round trips of 40 ms say that the broker leaves Nagle's algorithm on; others do not.
+// Round trips of about 40 ms show that the broker uses Nagle's algorithm, which is logged once. Shorter and longer ones do not show that.
 func TestNagleIsLoggedOnce(t *testing.T) {
 	for took, want := range map[time.Duration]int{41 * time.Millisecond: 1, time.Millisecond: 0, 100 * time.Millisecond: 0} {
 		var n nagle
@@ -115,7 +115,7 @@ func TestNagleIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A session that is down or by which nothing comes is silent for that long. One that this node does not read is not.
+// The silence of a session is the time for which it has been down, or has delivered nothing. While it is up, it is not silent if this node does not read.
 func TestSessionThatDeliversNothingIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(nil)
@@ -162,8 +162,8 @@ func TestBarrierNeverMovesBack(t *testing.T) {
 	}
 }
 
-// † The age of a probe that an earlier process sent is as right as the wall clock. It moves no barrier: requests behind it may precede those of another
-// node.
+// † A probe that an earlier process sent does not move the barrier (this session has delivered all that the broker received before it). The age
+// of such a probe depends on the wall clock, so the barrier could move too far.
 func TestProbeOfAnEarlierProcessMovesNoBarrier(t *testing.T) {
 	r := newRig(nil)
 	p := r.probes
@@ -178,7 +178,7 @@ func TestProbeOfAnEarlierProcessMovesNoBarrier(t *testing.T) {
 	}
 }
 
-// † A process that is suspended while it records the time has not handled that pause: the next record must show it.
+// † If the process is suspended while the pause detector records the time, that pause counts in the next record.
 func TestPauseWhileTheTimeIsRecordedShowsLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newPauseDetector()

@@ -90,7 +90,7 @@ func New(registry prometheus.Registerer) *Metrics {
 // Stage is a part of the time that a request takes.
 type Stage uint8
 
-// The stageCount of a request.
+// The stages of a request.
 const (
 	StageQueue   Stage = iota // until the leader takes it up
 	StageCommit               // until its outcome is known

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// world is a state, a broker, and a backlog between them: what a connection does, in steps of a random order.
+// world is a state, a broker, and a backlog between them. Its methods are the steps of a connection; a test runs them in random order.
 type world struct {
-	state, broker map[topic]int // version by topic; what is absent is 0
+	state, broker map[topic]int // version by topic; 0 means that there is no value
 	listed        map[topic]int // what the broker retained at the subscription and has not sent yet
 	backlog       *backlog
-	flight        []flight
+	flight        []flight // messages that were sent, and that the broker has not answered, in order
 }
 
 type flight struct {
@@ -133,7 +133,7 @@ func newTestBacklog() *backlog {
 	return b
 }
 
-// Memory is bounded by the topics that changed, not by their changes; and what is sent is the newest.
+// The size of a backlog is bounded by the number of topics that changed, not by the number of their changes.
 func TestBacklogHoldsEachTopicOnce(t *testing.T) {
 	b := newTestBacklog()
 	for i := range 1000 {
@@ -202,8 +202,9 @@ func TestTopicsAreFoundByWhatTheyBeginWith(t *testing.T) {
 	}
 }
 
-// A topic that is not answered counts as refused if others are answered, or if it was sent alone. Otherwise all in flight are suspect, and are sent alone.
-func TestOverdueTopics(t *testing.T) {
+// A topic that the broker leaves unanswered counts as refused if a later one was answered, or if it was sent alone. Otherwise all topics in flight are
+// suspect, and are sent alone on the next connection.
+func TestOverdueTopicIsRefusedOrAllAreSuspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
 		overdue := func() (overdue, suspect bool) { return b.handleOverdue(time.Now()) }
@@ -240,7 +241,7 @@ func TestOverdueTopics(t *testing.T) {
 	})
 }
 
-// A broker that answers slowly, or not for a while, but in the order in which topics were sent, is no fault of any topic.
+// While the broker answers topics in the order in which they were sent, none is overdue, even if answers are slow or pause for a while.
 func TestSlowBrokerIsNoFault(t *testing.T) {
 	for name, test := range map[string]struct{ answers, pause time.Duration }{
 		"ten topics a second, with the window full": {2 * time.Minute, 100 * time.Millisecond},
@@ -272,7 +273,7 @@ func TestSlowBrokerIsNoFault(t *testing.T) {
 	}
 }
 
-// A large value that is sent alone has the time that its transfer takes.
+// A topic that is sent alone is not overdue while its value is transferred at minRate.
 func TestLargeTopicAloneIsNotOverdueWhileItIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()

@@ -37,8 +37,9 @@ func stateWith(t *testing.T, keys ...string) *fsm.Machine {
 	return m
 }
 
-// A broker that acknowledges a topic and does not retain it is found out by the second look; it is not published again and again.
-func TestUnretainedTopicsAreFoundByTheSecondLook(t *testing.T) {
+// If the broker acknowledges corrections and does not retain them, the second pass of the comparison counts their topics as unretained. They are not
+// published again.
+func TestUnretainedTopicsAreFoundByTheSecondPass(t *testing.T) {
 	state := stateWith(t, "absent", "old", "good", "hot")
 	m := newTestMirror()
 	m.env.View = func(f func(*fsm.Machine)) { f(state) }
@@ -71,8 +72,8 @@ func TestUnretainedTopicsAreFoundByTheSecondLook(t *testing.T) {
 	}
 }
 
-// The broker may send an old retained message after it has acknowledged a correction that was under way when the pass began. That says nothing of what it
-// retains.
+// A pass may begin while a correction is not acknowledged. The broker may then still send the old retained message. That does not show that it fails to
+// retain the correction.
 func TestCorrectionUnderWayIsNotUnretained(t *testing.T) {
 	m := newTestMirror()
 	m.env.View = func(f func(*fsm.Machine)) { f(stateWith(t, "old")) }
@@ -95,8 +96,8 @@ func TestCorrectionUnderWayIsNotUnretained(t *testing.T) {
 	}
 }
 
-// A topic that the broker refuses, and whose key has gone, is in line when the broker retains nothing there.
-func TestRefusedTopicOfADeletedKeyIsInLine(t *testing.T) {
+// A topic that the broker refuses, and whose key was deleted, is in sync if the broker retains nothing on it. It then does not count as refused any more.
+func TestRefusedTopicOfADeletedKeyIsInSync(t *testing.T) {
 	m := newTestMirror()
 	s := m.connected()
 	m.env.View = func(f func(*fsm.Machine)) { f(stateWith(t)) }
@@ -115,8 +116,8 @@ func TestRefusedTopicOfADeletedKeyIsInLine(t *testing.T) {
 	}
 }
 
-// The retained message of a key that does not exist stays known as refused when the broker refuses to clear it, however early, and whether it has refused
-// that on an earlier connection.
+// A retained message of a key that does not exist is to be cleared. If the broker refuses that, the topic counts as refused and is retried, even if the
+// broker refused it during the comparison or on an earlier connection.
 func TestRefusedClearingIsNotForgotten(t *testing.T) {
 	gone := topic{"t/", "gone"}
 	for name, before := range map[string]func(m *Mirror, s *session) *session{
@@ -133,7 +134,7 @@ func TestRefusedClearingIsNotForgotten(t *testing.T) {
 			m.env.View = func(f func(*fsm.Machine)) { f(stateWith(t)) }
 			s := before(m, m.connected())
 			corrected := make(map[topic]string)
-			for range 2 { // a comparison looks once more
+			for range 2 { // a second pass verifies the first one
 				p := &pass{s: s, began: time.Now(), queuedVersions: corrected, unlike: make(map[topic]struct{})}
 				p.received(mqttconn.Message{Publish: &paho.Publish{Topic: gone.String(), Retain: true, Payload: []byte("v")}})
 				if e := s.backlog.take(time.Now()); e != nil {
@@ -197,7 +198,7 @@ func TestChangeOfARefusedTopicIsNotForgotten(t *testing.T) {
 	}
 }
 
-// afterEach calls then after each look at the state.
+// afterEach returns a function that calls view and then calls then.
 func afterEach(view func(func(*fsm.Machine)), then func()) func(func(*fsm.Machine)) {
 	return func(f func(*fsm.Machine)) {
 		view(f)
@@ -205,7 +206,7 @@ func afterEach(view func(func(*fsm.Machine)), then func()) func(func(*fsm.Machin
 	}
 }
 
-// What the broker sends of a key that changes meanwhile may be older: it is no fault of the broker.
+// If a key changes during a comparison, an older retained message of it does not count as stale. The topic is published again all the same.
 func TestChangesDuringAComparisonAreNoCorrections(t *testing.T) {
 	state := stateWith(t, "hot")
 	m := newTestMirror()

@@ -34,8 +34,8 @@ func (m *Mirror) connected() *session {
 	return s
 }
 
-// A mirror is in sync when it is compared, and all is acknowledged but the changes of the last second. While the broker refuses a topic it is not, also
-// while the topic is tried again.
+// The mirrors are in sync if a comparison has succeeded, and the broker has acknowledged everything except changes of the last second. They are not in
+// sync while the broker refuses a topic, also while that topic is tried again.
 func TestInSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTestMirror()
@@ -116,7 +116,7 @@ func TestOwns(t *testing.T) {
 	}
 }
 
-// What the broker has refused as too large takes no room once its key has gone.
+// A version that the broker has refused as too large is not remembered any more when its key is deleted.
 func TestTooLargeValueIsForgottenWithItsKey(t *testing.T) {
 	m := newTestMirror()
 	s := m.connected()
@@ -136,7 +136,7 @@ func TestTooLargeValueIsForgottenWithItsKey(t *testing.T) {
 	}
 }
 
-// What a pass of a comparison has corrected counts, also when the comparison fails after it.
+// The corrections of a pass count even if the comparison fails after that pass.
 func TestCorrectionsBeforeAFailureCount(t *testing.T) {
 	m := newTestMirror()
 	m.connected()

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// strict is a broker that refuses some topics, and may end the connection instead, or after that.
+// strict is a broker that does not accept some topics: it refuses them, ends the connection, or does both.
 type strict struct {
 	refuses func(topic) bool
-	ends    bool // the connection ends with each refusal
-	answers bool // it says that it refuses
-	shown   map[topic]int
-	lost    int // connections
+	ends    bool          // it ends the connection
+	answers bool          // it sends a PUBACK with an error
+	shown   map[topic]int // how often it accepted each topic
+	lost    int           // number of connections that it has ended
 }
 
-// run has the broker take what a backlog gives it, for a time. again is called for each further connection.
+// run sends the topics of a backlog to the broker for the time d. It calls again for each further connection.
 func (s *strict) run(b *backlog, d time.Duration, again func()) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		var flight []*entry
@@ -45,7 +45,8 @@ func (s *strict) run(b *backlog, d time.Duration, again func()) {
 	}
 }
 
-// Whatever the broker refuses, and however: all else is shown soon, and connections end seldom. When the broker takes the topics, they are shown.
+// Whichever topics the broker refuses, and however it does, the topics of the other mirror are published soon, and few connections are lost. The
+// refused topics are published when the broker accepts them again.
 func TestRefusedTopicsKeepNothingElseFromBeingShown(t *testing.T) {
 	const topics = 500
 	mirrorOf := func(prefix string) func(topic) bool { return func(t topic) bool { return t.prefix == prefix } }
@@ -66,7 +67,7 @@ func TestRefusedTopicsKeepNothingElseFromBeingShown(t *testing.T) {
 				broker := test.broker
 				broker.shown = make(map[topic]int)
 				b := newTestBacklog()
-				missing := func() { // as a comparison finds them
+				missing := func() { // queues the topics that the broker lacks, as a comparison does
 					for i := range topics {
 						for _, prefix := range []string{"t/", "u/"} {
 							if one := (topic{prefix, fmt.Sprint(i)}); broker.shown[one] == 0 {
@@ -99,7 +100,7 @@ func TestRefusedTopicsKeepNothingElseFromBeingShown(t *testing.T) {
 	}
 }
 
-// A broker that restarts now and then does not keep mirrors quarantined.
+// A quarantine ends when the broker accepts the topics that were in flight when the connection ended. So a restart of the broker has no lasting effect.
 func TestMirrorIsTrustedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
@@ -176,7 +177,7 @@ func TestRefusedTopicsAreTriedInRounds(t *testing.T) {
 	})
 }
 
-// What is forgotten in the middle of a round is not replaced in it by a topic that was tried already.
+// If a topic is forgotten in the middle of a round of retries, the number of topics still to be tried stays right: none is tried twice in the round.
 func TestForgottenTopicIsNotTriedInItsRound(t *testing.T) {
 	a, b, c := topic{"t/", "a"}, topic{"t/", "b"}, topic{"t/", "c"}
 	for name, test := range map[string]struct {
@@ -220,7 +221,7 @@ func TestRefusedTopicWithoutRoomIsPublishedAgain(t *testing.T) {
 	})
 }
 
-// A quarantined mirror with much to publish lets the topics of other mirrors wait for one topic at a time.
+// A topic of another mirror waits for at most one topic of a quarantined mirror, however many of these are queued. They still make progress.
 func TestQuarantinedMirrorDelaysOthersByOneTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
@@ -293,13 +294,14 @@ func TestQuarantinedMirrorsTakeTurns(t *testing.T) {
 	})
 }
 
-// A round of retries that finds nothing to publish, because the comparison of a new connection has not found it yet, is no round.
+// After a reconnection, a refused topic is not to be published until the comparison has found it. A round of retries before that finds nothing, and the
+// next round begins after minRetry, not after the last retry interval.
 func TestRetryIsNotLostByAReconnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
 		denied := topic{"t/", "denied"}
 		b.push(denied)
-		for range 8 { // until the rounds are as rare as they get
+		for range 8 { // until the retry interval has reached maxBackoff
 			for e := b.take(time.Now()); ; e = b.take(time.Now()) {
 				if e != nil {
 					b.done(e, false)

@@ -23,12 +23,12 @@ import (
 
 // retainer is a broker that retains messages, for connections in memory.
 type retainer struct {
-	rate int // bytes a second that a connection takes; 0 is any
-	// buffers lets the network take everything at once, and deliver it at the rate.
+	rate int // bytes per second that the broker reads from a connection; 0 is no limit
+	// buffers says that the network accepts every write at once, and delivers it at rate.
 	buffers bool
-	// breaks reports whether a comparison's connection ends after the retained messages, and not the comparison. May be nil.
+	// breaks reports whether the broker ends a comparison's connection after it has sent the retained messages, before the comparison ends. May be nil.
 	breaks func() bool
-	// hides reports whether the broker retains on a topic and does not send that. May be nil.
+	// hides reports whether the broker does not send the retained message of a topic to a subscriber. May be nil.
 	hides func(topic string) bool
 
 	mu       sync.Mutex
@@ -106,7 +106,7 @@ func (r *retainer) retains(topic string) bool {
 	return is
 }
 
-// throttled is a connection that is read at a rate in bytes a second. 0 is any.
+// throttled is a connection from which at most rate bytes per second are read. 0 is no limit.
 type throttled struct {
 	net.Conn
 	rate int
@@ -175,12 +175,12 @@ func (r *retainer) run(t *testing.T, state *fsm.Machine) *Mirror {
 	t.Cleanup(func() {
 		stop()
 		running.Wait()
-		time.Sleep(5 * time.Minute) // the broker's ends of the connections end
+		time.Sleep(5 * time.Minute) // until the goroutines of the broker have ended
 	})
 	return m
 }
 
-// A check counts what it has corrected, also when the connection of the comparison ended before the comparison did.
+// The corrections of a pass count even if its connection ends before the pass does.
 func TestCorrectionsOfAFailedPassCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := make(chan struct{}, 1)
@@ -206,7 +206,7 @@ func TestCorrectionsOfAFailedPassCount(t *testing.T) {
 	})
 }
 
-// A check counts what it has corrected, also where the broker sends not all of what it retains.
+// The stale messages that a comparison corrects count even if it is blind: the broker does not send all that it retains.
 func TestCorrectionsOfABlindComparisonCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hides := atomic.Bool{}
@@ -225,7 +225,7 @@ func TestCorrectionsOfABlindComparisonCount(t *testing.T) {
 	})
 }
 
-// The lag grows for as long as no comparison ends, however many begin.
+// The lag grows until a comparison succeeds, however many begin and fail.
 func TestLagGrowsWhileComparisonsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fails := atomic.Bool{}
@@ -250,7 +250,7 @@ func TestLagGrowsWhileComparisonsFail(t *testing.T) {
 	})
 }
 
-// Keys that make no valid topic are counted, also those that were there before.
+// Keys whose topic is invalid are counted, also those that were set before the Mirror ran.
 func TestKeysWithoutATopicAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := (&retainer{}).run(t, stateWith(t, "a", "b+", "c#"))
@@ -261,8 +261,8 @@ func TestKeysWithoutATopicAreCounted(t *testing.T) {
 	})
 }
 
-// A value that takes longer than the keep-alive time is shown, as long as the connection takes bytes. Where a buffer hides that, the value keeps no other
-// topic from being shown.
+// A value whose transfer takes longer than the keep-alive time is published if the connection accepts it slowly. If a buffer accepts it at once, the
+// keep-alive ends the connection. The value is then not published, but other topics are.
 func TestLargeValueOnASlowConnection(t *testing.T) {
 	t.Run("the connection takes bytes", func(t *testing.T) { checkLargeValue(t, false) })
 	t.Run("a buffer takes them", func(t *testing.T) { checkLargeValue(t, true) })

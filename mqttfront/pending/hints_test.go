@@ -8,9 +8,9 @@ import (
 	"holdfast/fsm"
 )
 
-// naiveHint says what is known of one request, from all that happened to it.
+// naiveHint is the model's hint of one request. Its fields are those of hint.
 type naiveHint struct {
-	known    bool
+	known    bool // there is a hint
 	end      End
 	index    uint64
 	arrivals int
@@ -27,7 +27,7 @@ func (n *naiveHint) forget(now time.Time) {
 	}
 }
 
-// What is known of a request is how it ended last, and how many of its copies are still to come.
+// Hints (how a request ended last, and how many of its copies are still expected) agree with a simple model over random operations.
 func TestHintsAgainstModel(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -8,11 +8,11 @@ import (
 	"holdfast/fsm"
 )
 
-// copied is a request as one node received it. Its times are counted from the beginning of the test.
+// copied is one node's copy of a request. Its times count from the beginning of the test.
 type copied struct {
 	number  int
-	at      time.Duration // when it arrived
-	current time.Duration // the broker received it after this
+	at      time.Duration // when it arrived at the node; also its SentEstimate
+	current time.Duration // its BrokerAfter: the broker received it later than this
 }
 
 func listOf(began time.Time, copies ...copied) (list []*Request) {
@@ -31,7 +31,8 @@ func merged(lists ...[]*Request) (numbers []int) {
 	return numbers
 }
 
-// What a session brings late shows the order in which it was sent: also where another node's list has a gap.
+// The order within a list counts even if the node's session lagged: its requests arrived late, but in the order in which the client sent them. Another
+// node's list with gaps does not change that order.
 func TestOrderOfASessionThatLagsIsKept(t *testing.T) {
 	const pause, lag = 5 * time.Millisecond, 1700 * time.Millisecond
 	began := time.Now()
@@ -57,7 +58,7 @@ func TestOrderOfASessionThatLagsIsKept(t *testing.T) {
 	}
 }
 
-// A copy that the broker received after some node had the original shows no order.
+// The position of a copy does not count if the broker received it after some node had received the original: the client sent it again.
 func TestCopyThatWasSentAgainShowsNoOrder(t *testing.T) {
 	began := time.Now()
 	own := listOf(began, copied{1, 0, 0}, copied{3, time.Second, 0}, copied{2, 3 * time.Second, 2 * time.Second}, copied{4, 4 * time.Second, 3 * time.Second})
@@ -67,8 +68,8 @@ func TestCopyThatWasSentAgainShowsNoOrder(t *testing.T) {
 	}
 }
 
-// A session that was resumed knows of no moment after which the broker received what it brings. What looks much later than the rest of its list is suspected
-// first.
+// The BrokerAfter of a resumed session may be long ago. It then does not prove that a copy was sent again. If lists contradict each other, the copy is
+// ignored that looks latest in comparison with the rest of its list.
 func TestResentCopyIsSuspectedBeforeAnOriginal(t *testing.T) {
 	const a, b, c, d, long = 1, 2, 3, 4, -time.Hour
 	began := time.Now()
@@ -79,7 +80,7 @@ func TestResentCopyIsSuspectedBeforeAnOriginal(t *testing.T) {
 	}
 }
 
-// A copy that was certainly sent again is left out although it looks less late than a session that lags.
+// A copy whose BrokerAfter proves that it was sent again is ignored, although the copies of another list look later, because that node's session lagged.
 func TestResentCopyShowsNoOrderBesideASessionThatLags(t *testing.T) {
 	const pause, lag = 5 * time.Millisecond, 1700 * time.Millisecond
 	began := time.Now()
@@ -97,14 +98,14 @@ func TestResentCopyShowsNoOrderBesideASessionThatLags(t *testing.T) {
 	}
 }
 
-// A list that contradicts this node's puts the requests into another order also where this node lacks none, and whatever was merged before.
+// Merge reorders the requests of this node's buffer if another node's list contradicts their order, even if it adds none, and whatever was merged before.
 func TestMergeOrdersWhatItHolds(t *testing.T) {
 	const a, c, d = 1, 3, 4
 	began := time.Now()
 	originals := func() []*Request {
 		return listOf(began, copied{a, 0, 0}, copied{d, 10 * time.Millisecond, 0}, copied{c, 2500 * time.Millisecond, 0})
 	}
-	later := func() []*Request { // contradicts this node's list, and shows nothing, because its copies are later
+	later := func() []*Request { // contradicts this node's list, but does not change the order, because its copies are later
 		return listOf(began, copied{a, 8 * time.Second, -time.Hour}, copied{c, 9 * time.Second, -time.Hour}, copied{d, 9 * time.Second, -time.Hour})
 	}
 	for name, before := range map[string]func(here *Buffer){

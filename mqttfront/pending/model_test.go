@@ -13,14 +13,14 @@ import (
 
 // modelRequest is a request as the naive model sees it.
 type modelRequest struct {
-	*Request // what the message says; the model looks at nothing that the buffer changes
+	*Request // the model does not use the fields that the buffer changes
 	state    State
-	outcome  uint64
-	awaits   bool
-	writing  bool
-	listed   []uint64 // outcomes that a delivery watermark has to pass
-	holds    time.Time
-	deadline time.Time
+	outcome  uint64    // Request.OutcomeIndex
+	awaits   bool      // Request.AwaitsReport
+	writing  bool      // the request is submitted to the log, between BeginProposal and EndProposal
+	listed   []uint64  // the log indexes under which Buffer.outcomes has the request, until the delivery watermark passes them
+	holds    time.Time // Request.HoldUntil
+	deadline time.Time // Request.Deadline
 }
 
 // open is IsOpen of the model.
@@ -40,7 +40,7 @@ func (n model) of(r *Request) *modelRequest {
 	return n[slices.IndexFunc(n, func(m *modelRequest) bool { return m.Request == r })]
 }
 
-// with returns the requests that have an id.
+// with returns the requests with the given id.
 func (n model) with(id fsm.RequestID) (copies []*modelRequest) {
 	for _, m := range n {
 		if m.Command.ID == id && !id.IsZero() {
@@ -83,9 +83,9 @@ const (
 	modelBytes    = 1800
 )
 
-// The buffer does with random requests of three clients what a list does in which everything is found by a search: requests come, from clients and from
-// another node, are executed, shed, rejected, answered, given back, found to have an outcome or to be late, reported, released, and listed for another
-// node. At most one request has an id at a time, as at a follower.
+// A buffer agrees with the model over random operations on requests of three clients. Requests come from clients and from another node. They are executed,
+// rejected, answered, given back, found to have an outcome or to be late, released, and listed for another node. At most one request with an id is in
+// the buffer at a time, as at a follower.
 func TestBufferMatchesModel(t *testing.T) {
 	done := make(map[string]int)
 	for seed := range uint64(150) {
@@ -108,7 +108,7 @@ func TestBufferMatchesModel(t *testing.T) {
 	}
 }
 
-// step does one thing, and returns what.
+// step does one random operation, and returns its name.
 func (m *modelTest) step() (did string) {
 	if choice := m.random.IntN(20); choice < 5 || len(m.model) == 0 {
 		return m.add()
@@ -176,7 +176,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// merge takes requests from another node, whose buffer has some of this one's and others, each client's in one order.
+// merge merges a list of another node. Some of its requests are in this buffer, and some are not.
 func (m *modelTest) merge() string {
 	var there []*Request
 	for range 3 {
@@ -212,8 +212,8 @@ func (m *modelTest) merge() string {
 	return "merge"
 }
 
-// adoptOrder takes the buffer's order over into the model after a merge. That this order is right is shown by TestMergedOrderIsTheTrueOne of package
-// role. Requests that are not open keep their order.
+// adoptOrder gives the model the buffer's order after a merge. It checks only that requests that are not open keep their order. TestMergedOrderIsTheTrueOne
+// of package role checks the order of the others.
 func (m *modelTest) adoptOrder() {
 	var before, after []*Request
 	for _, r := range m.model {
@@ -270,7 +270,7 @@ func (m *modelTest) ofAll() string {
 	}
 }
 
-// release compares what a delivery watermark releases.
+// release compares which requests are released when the delivery watermark moves to published.
 func (m *modelTest) release() {
 	var want []*Request
 	for _, r := range m.model {
@@ -342,7 +342,7 @@ func (m *modelTest) ofHeld(one *modelRequest) string {
 	return "reject"
 }
 
-// learn notes an outcome in the log. Several commands may be in one entry.
+// learn has the buffer learn that the log has the outcome of a request. It may be in the same entry as the last outcome.
 func (m *modelTest) learn(one *modelRequest) {
 	m.index = max(m.published+1, m.index+uint64(m.random.IntN(2)))
 	m.buffer.Learn(one.Command.ID, EndAnswered, m.index, true, m.now)
@@ -436,7 +436,7 @@ func (m *modelTest) compare(seed uint64) {
 	m.comparePages(seed)
 }
 
-// comparePages compares what the buffer lists for another node, to collect and to find out what was left unanswered.
+// comparePages compares the pages that the buffer writes for another node: the page of all requests, and that of old requests without an answer.
 func (m *modelTest) comparePages(seed uint64) {
 	const age = time.Second
 	for _, unanswered := range []bool{false, true} {

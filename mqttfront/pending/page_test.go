@@ -7,7 +7,8 @@ import (
 	"holdfast/fsm"
 )
 
-// A request whose encoding was cut is left out with an error, wherever it was cut, except behind a field that the first versions did not send.
+// ReadPage leaves out a request whose encoding is truncated, and returns an error. Two lengths are valid: earlier versions did not send the last field, or
+// the last two.
 func TestCutRequestIsLeftOut(t *testing.T) {
 	now := time.Now()
 	r := &Request{Done: func() {}, Arrived: now, SentEstimate: now.Add(-time.Hour), BrokerAfter: now.Add(-time.Hour), HoldUntil: now.Add(time.Hour)}

@@ -8,8 +8,9 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// † A request of another node is settled before a barrier, or before an open request of its client that both nodes received, if this node may have lost
-// it. A request that is done says nothing of others: one node may hold the original, and the other a copy that its client sent later.
+// † A request of another node is settled if this node's own session cannot deliver it any more. That is so if the other node received it before the
+// barrier. It is also so if it precedes an open request of its client that both nodes received, and this node may have lost it. A request that is
+// not open on both nodes does not count for that: one node may hold the original, and the other a copy that the client sent later.
 func TestRequestIsSettledBeforeABarrier(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	request := func(name byte, at time.Duration, state State) *Request {
@@ -21,9 +22,9 @@ func TestRequestIsSettledBeforeABarrier(t *testing.T) {
 	}
 	const second = time.Second
 	for name, test := range map[string]struct {
-		here, there State // of a request that both nodes have
+		here, there State // of the later request, which both nodes have
 		barrier     time.Duration
-		begun       time.Duration
+		begun       time.Duration // this node may have lost what the broker received before
 		elsewhere   bool          // the copy here came from another node
 		later       time.Duration // how much later the other copy was sent
 		want        bool
@@ -51,7 +52,7 @@ func TestRequestIsSettledBeforeABarrier(t *testing.T) {
 	}
 }
 
-// What is done needs no order, so it is returned although nothing settles it.
+// Settled also returns a request that has an outcome and is not settled otherwise: it needs no order any more.
 func TestDoneIsReturnedUnsettled(t *testing.T) {
 	p := NewBuffer(100, 1<<20)
 	start := time.Unix(1_700_000_000, 0)

@@ -57,7 +57,7 @@ func TestRequestsMoveOnlyAsDocumented(t *testing.T) {
 	}
 }
 
-// A request hands on what is known of it to the one that stays.
+// The copy that is kept absorbs what the other copy knows of an outcome.
 func TestAbsorbKeepsWhatIsKnown(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -82,8 +82,8 @@ func TestAbsorbKeepsWhatIsKnown(t *testing.T) {
 	}
 }
 
-// Whatever a node does with a request, it moves only along the table in the documentation of the package, and each line of the table happens. How
-// a request ends is not a move: Buffer.Remove takes it from any state.
+// Random operations change the state of a request only as in the table in the documentation of the package, and every change in the table occurs.
+// StateDone is left out: Buffer.Remove ends a request in any state.
 func TestStatesMoveAlongTheTable(t *testing.T) {
 	held := []State{StatePending, StateOutcomeKnown, StateDuplicate, StateLate}
 	stored := []State{StateExecuting, StateShedding, StateRetrieving, StateRejecting}
@@ -107,7 +107,7 @@ func TestStatesMoveAlongTheTable(t *testing.T) {
 	random, now := rand.New(rand.NewPCG(1, 2)), time.Unix(1_700_000_000, 0)
 	operations := []struct {
 		name string
-		from []State // in which the node does it; nil is any
+		from []State // the states in which a node calls it; nil means any
 		do   func(*Request)
 	}{
 		{"MarkDuplicate", nil, (*Request).MarkDuplicate},

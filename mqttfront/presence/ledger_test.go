@@ -21,7 +21,8 @@ func newTestLedger() (*ledger, *[]broker.Disconnect) {
 
 const slack = int64(Slack / time.Millisecond)
 
-// A disconnect is reported at once, with the time of the last marker less Slack, and again when the client is still away a while later.
+// A disconnect is reported at once, with the time of the last marker less Slack. A marker is a message that the node sends to itself through the broker.
+// The disconnect is reported again if the client has not reconnected when a marker returns that was sent recheckAfter later.
 func TestDisconnectIsReportedAgainWhenTheClientStaysAway(t *testing.T) {
 	l, disconnects := newTestLedger()
 	l.begin(1_000, false)
@@ -36,7 +37,7 @@ func TestDisconnectIsReportedAgainWhenTheClientStaysAway(t *testing.T) {
 	}
 }
 
-// † No disconnect is reported with a time after the client came back, whatever arrives late.
+// † No disconnect is reported with a time after the client's reconnect, in whatever order the events arrive.
 func TestReturnedClientIsNotReportedAsDisconnected(t *testing.T) {
 	for name, events := range map[string][]Event{
 		"gone and back":                 {{Kind: Disconnected, ClientID: "a"}, {Kind: Connected, ClientID: "a"}},
@@ -64,7 +65,8 @@ func TestReturnedClientIsNotReportedAsDisconnected(t *testing.T) {
 	}
 }
 
-// A broker node's clock may be ahead of that of the node where the client connects next, so the current connection may have a lower number.
+// The disconnect of a client is reported after a takeover, even if the number of its current connection is lower than that of the old one. In a broker
+// cluster, the clock of the old connection's node may be ahead.
 func TestDisconnectAfterATakeoverIsReportedWhateverTheClocksOfTheBrokersSay(t *testing.T) {
 	connected, taken := Event{Kind: Connected, ClientID: "a", Connection: 102}, Event{Kind: TakenOver, ClientID: "a", Connection: 105}
 	for name, events := range map[string][]Event{"connected first": {connected, taken}, "taken over first": {taken, connected}} {
@@ -84,7 +86,8 @@ func TestDisconnectAfterATakeoverIsReportedWhateverTheClocksOfTheBrokersSay(t *t
 	}
 }
 
-// With a session that was not kept, nothing from before is known. One that was kept goes on.
+// If the broker did not keep the session, the ledger forgets earlier disconnects: it may have missed the reconnects. If the session was kept, they are
+// reported again.
 func TestLostSessionForgetsEarlierEvents(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		t.Run(fmt.Sprintf("kept %v", kept), func(t *testing.T) {
@@ -99,7 +102,7 @@ func TestLostSessionForgetsEarlierEvents(t *testing.T) {
 	}
 }
 
-// A broker says again and again when it started: that is news once, and when it starts again.
+// A broker publishes its uptime repeatedly. Each start of the broker is reported once.
 func TestBrokerStartIsReportedOnce(t *testing.T) {
 	l, disconnects := newTestLedger()
 	l.marker(100_000)
@@ -107,19 +110,20 @@ func TestBrokerStartIsReportedOnce(t *testing.T) {
 	l.marker(110_400)
 	l.event(Event{Kind: Uptime, Ago: 20 * time.Second}, 110_500)
 	l.marker(200_000)
-	l.event(Event{Kind: Uptime, Ago: 5 * time.Second}, 260_000)                                                           // it has waited for this node for a minute
+	l.event(Event{Kind: Uptime, Ago: 5 * time.Second}, 260_000)                                                           // the event was queued for a minute
 	want := []broker.Disconnect{{Everyone: true, Time: 90_000 - slack - 10}, {Everyone: true, Time: 195_000 - slack - 5}} // a thousandth of the uptime earlier
 	if !slices.Equal(*disconnects, want) {
 		t.Errorf("%+v", *disconnects)
 	}
 }
 
-// A broker whose clock goes slower than the node's, or stood still for a while, has not started again: watches that clients made since it started stay.
+// A broker whose clock is slower than the node's, or stood still for a while, does not count as restarted. The one report is of its true start or earlier,
+// so watches that clients made since then stay.
 func TestBrokerClockThatLagsIsNoStart(t *testing.T) {
 	const start, interval = int64(1_000_000), 10_000
 	for name, row := range map[string]struct {
-		first  int64 // age of the broker when the node hears of it first
-		uptime func(age int64) int64
+		first  int64                 // age of the broker when the node gets the first event
+		uptime func(age int64) int64 // the uptime that the broker publishes at an age
 	}{
 		"slow by 50 ppm": {interval, func(age int64) int64 { return age - age/20_000 }},
 		"slow by 50 ppm, and the node starts late": {7 * 24 * 3_600_000, func(age int64) int64 { return age - age/20_000 }},
@@ -141,7 +145,7 @@ func TestBrokerClockThatLagsIsNoStart(t *testing.T) {
 	}
 }
 
-// A start that the node did not see is noticed by the uptime, also if that is longer than the last one was.
+// A restart while the node was away is recognized by the uptime, even if it is longer than the last one before.
 func TestBrokerStartThatNobodySawIsReported(t *testing.T) {
 	l, disconnects := newTestLedger()
 	l.marker(100_000)
@@ -166,8 +170,8 @@ func TestLedgerIsBounded(t *testing.T) {
 	}
 }
 
-// A client comes and goes, and watches while it is there; what the broker tells arrives late, in its order, with markers in between. No
-// disconnect ends a watch of a later connection, or of one that has not ended; and when the client is away for good, none stays.
+// A client connects and disconnects at random, and makes watches while it is connected. The broker's events and the markers arrive late, in the broker's
+// order. No reported disconnect ends a watch whose connection has not ended. After the last disconnect, every watch is ended.
 func TestNoWatchEndsEarly(t *testing.T) {
 	type happening struct {
 		at   int64 // at the broker
@@ -181,7 +185,7 @@ func TestNoWatchEndsEarly(t *testing.T) {
 			now += rapid.Int64Range(1, 2_000).Draw(t, "pause")
 			switch what := rapid.SampledFrom([]string{"connection", "marker", "watch"}).Draw(t, "what"); {
 			case what == "connection" && connected && rapid.Bool().Draw(t, "taken over"):
-				line = append(line, happening{now, "connect"}) // of a takeover 2.0 tells nothing else
+				line = append(line, happening{now, "connect"}) // Mosquitto 2.0 reports a takeover only as a connect
 			case what == "connection":
 				connected = !connected
 				line = append(line, happening{now, map[bool]string{true: "connect", false: "disconnect"}[connected]})

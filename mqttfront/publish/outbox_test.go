@@ -21,14 +21,14 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// fakeBroker accepts connections and acknowledges what is published, except on a response topic on which it ends the connection.
+// fakeBroker accepts connections, and acknowledges what is published on them.
 type fakeBroker struct {
-	poison  string
+	poison  string // the broker ends the connection at a message on this topic
 	refused string // the broker refuses messages on this topic: its PUBACK has reason code 0x87
 
 	mu        sync.Mutex
-	clients   []string
-	published []string // topics
+	clients   []string // client ids, in the order of their connections
+	published []string // topics of the accepted messages
 }
 
 func (b *fakeBroker) connect(ctx context.Context, clientID string) (*mqttconn.Publisher, error) {
@@ -64,7 +64,7 @@ func (b *fakeBroker) topics() []string {
 	return slices.Clone(b.published)
 }
 
-// recorder is a Handler that counts.
+// recorder is a Handler that records the replies that are published or whose clients are to be kicked.
 type recorder struct {
 	mu                sync.Mutex
 	published, kicked []string // response topics
@@ -98,8 +98,8 @@ func newTestOutbox(broker *fakeBroker, confirm func(context.Context) error) *Out
 
 func confirmed(context.Context) error { return nil }
 
-// A reply on which the broker ends connections is given up and its client kicked, replies to others are delivered, and further replies to that
-// client are given up at once for a while.
+// A reply on which the broker ends connections is given up, and its client is kicked. Replies to other clients are delivered. Further replies to the
+// kicked client are given up at once until its penalty ends.
 func TestOutboxGivesUpWhatTheBrokerDoesNotTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, handler := &fakeBroker{poison: "poison"}, &recorder{}
@@ -160,8 +160,8 @@ func TestRefusedRepliesAreCounted(t *testing.T) {
 	})
 }
 
-// The broker may have been restarted. A client that is not connected yet gets no reply, and sends its request again. The node must have
-// subscribed by then.
+// Nothing is published on a new connection before the node's own session is up. The broker may have restarted: a client that was not subscribed yet misses
+// its reply, and sends the request again. The node must be able to receive that copy.
 func TestNothingIsPublishedBeforeTheNodesOwnSessionIsUp(t *testing.T) {
 	for name, up := range map[string]bool{"a leadership begins while the session is down": false, "a connection is lost": true} {
 		t.Run(name, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestTakeOverUsesTheClientIDsOfTheCluster(t *testing.T) {
 	})
 }
 
-// A connection that is down counts while the node leads, and not after.
+// Down counts the time without a connection from the beginning of a leadership. It is 0 after the leadership.
 func TestDownCountsOnlyWhileLeading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("no leader")
@@ -239,8 +239,9 @@ func TestDownCountsOnlyWhileLeading(t *testing.T) {
 	})
 }
 
-// The broker ended a connection because of a message on it only if the node's own session stayed up, and nothing else explains the end.
-func TestWhoEndedAConnection(t *testing.T) {
+// The broker is blamed for the end of a connection only if the node's own session stayed up, and no other cause is known. Otherwise no message on the
+// connection is at fault.
+func TestBrokerIsBlamedOnlyWithoutAnotherCause(t *testing.T) {
 	for name, test := range map[string]struct {
 		up   bool
 		by   error
@@ -276,7 +277,7 @@ func TestPenaltiesAreBounded(t *testing.T) {
 	}
 }
 
-// A takeover loop is logged once, and a connection that is lost now and then is none.
+// Frequent losses count as a takeover loop (two clients take one client id from each other), which is logged once. Rare losses do not count.
 func TestTakeoverLoopIsDetectedOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		interval time.Duration
@@ -297,7 +298,7 @@ func TestTakeoverLoopIsDetectedOnce(t *testing.T) {
 	}
 }
 
-// The watermark covers what is delivered without a gap, each index when all of its outputs are.
+// The watermark moves to an index when all outputs of that index and of lower ones are delivered.
 func TestWatermarkCoversWhatIsDeliveredWithoutAGap(t *testing.T) {
 	var w Watermark
 	for _, index := range []uint64{10, 11, 11, 0, 12, 10} {

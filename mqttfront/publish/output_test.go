@@ -7,7 +7,7 @@ import (
 	"holdfast/fsm"
 )
 
-// A page that the broker does not accept is halved until it does. What cannot be made smaller is an error.
+// shrink halves a page of keys. A page of one key, or a value, becomes an error. A notification does not shrink.
 func TestReplyThatIsTooLargeShrinks(t *testing.T) {
 	m := fsm.New()
 	start := fsm.Command{Kind: fsm.KindLeaderStart, Nonce: 1, Version: fsm.Version}

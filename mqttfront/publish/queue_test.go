@@ -15,13 +15,13 @@ func reply(client, topic string) *Output {
 	return &Output{Request: r}
 }
 
-// newTestQueue returns a queue of few notifications. trusted says whether the broker vouches for client ids.
+// newTestQueue returns a queue for three waiting notifications of 1 MiB together. trusted says whether the broker vouches for client ids.
 func newTestQueue(trusted bool) *queue {
 	p := penalties{trusted: func() bool { return trusted }}
 	return newQueue(3, 1<<20, p.key)
 }
 
-// sendUntilWait takes from the queue what may be in flight together.
+// sendUntilWait takes outputs from the queue until no further one may be sent now.
 func sendUntilWait(q *queue) (sent []*Output) {
 	for o, wait := q.next(); !wait; o, wait = q.next() {
 		sent = append(sent, o)
@@ -29,7 +29,7 @@ func sendUntilWait(q *queue) (sent []*Output) {
 	return sent
 }
 
-// lose ends the connection of a queue with everything in flight, and begins the next.
+// lose ends the connection of a queue, with all outputs in flight unacknowledged, and begins the next connection. It returns the outputs that are given up.
 func lose(q *queue, blamed bool) (abandoned []*Output) {
 	for _, o := range slices.Clone(q.inFlight) {
 		q.markLost(o)
@@ -62,7 +62,7 @@ func TestReplyThatEndsConnectionsIsGivenUpWithItsClients(t *testing.T) {
 	}
 }
 
-// A connection that ends with the broker, or by something in between, is no output's fault, however often it happens.
+// An output is never given up for losses that are not blamed on the outputs in flight: the broker or the network may have failed.
 func TestOutputsSurviveLossesThatAreNotTheirFault(t *testing.T) {
 	q := newTestQueue(false)
 	q.push(reply("press", "c"))
@@ -76,7 +76,7 @@ func TestOutputsSurviveLossesThatAreNotTheirFault(t *testing.T) {
 	}
 }
 
-// Without an identity that the broker vouches for, the response topic alone is penalized: the client id may be another's.
+// If the broker does not vouch for client ids, the penalty goes by the response topic: the client id in the request may belong to another client.
 func TestForgedClientIDPenalizesNobody(t *testing.T) {
 	q := newTestQueue(false)
 	poison, victims := reply("press", "poison"), reply("press", "clients/press/r")
@@ -91,11 +91,11 @@ func TestForgedClientIDPenalizesNobody(t *testing.T) {
 	}
 }
 
-// Beyond a bound of the queue the oldest notifications are given up, and no reply. The queue no longer keeps their values, and always keeps the newest one.
+// Beyond a bound of the queue, push gives up the oldest notifications and frees their values. It gives up no reply, and never the newest notification.
 func TestQueueGivesUpTheOldestNotifications(t *testing.T) {
 	for name, test := range map[string]struct {
-		bytes   []int // of the values of notifications
-		dropped int
+		bytes   []int // sizes of the notifications' values, in the order of push
+		dropped int   // how many of the oldest are given up
 	}{
 		"too many":           {[]int{1, 1, 1, 1, 1}, 2},
 		"too large":          {[]int{400 << 10, 400 << 10, 400 << 10}, 1},

@@ -18,7 +18,7 @@ import (
 	"holdfast/mqttfront/ingest"
 )
 
-// replay is a connection that delivers the same bytes again and again.
+// replay is a connection that delivers some bytes and then io.EOF. It discards what is written to it.
 type replay struct {
 	net.Conn
 	bytes []byte
@@ -63,10 +63,10 @@ type path struct {
 	store   *fakeStore
 	outbox  *fakeOutbox
 	bytes   []byte
-	ids     []int // where the numbers of the requests are, each of idDigits
-	next    int
-	index   uint64
-	number  uint64
+	ids     []int  // where the number of each request begins in bytes; each has idDigits digits
+	next    int    // number of the last request
+	index   uint64 // log index of the last entry
+	number  uint64 // Entry.Number of the last entry
 	buffer  []byte
 	encoded []byte
 }
@@ -126,13 +126,13 @@ func (p *path) run() {
 	if keys := p.store.machine.Status().Keys; int(keys) != len(p.ids) {
 		p.t.Fatalf("%d keys", keys)
 	}
-	_ = conn.Close() // of the test
+	_ = conn.Close()
 	if p.front.Busy() != 0 || p.front.held() != 0 {
 		p.t.Fatalf("%d busy, %d held", p.front.Busy(), p.front.held())
 	}
 }
 
-// allocationsPerSet is what a SET may allocate on the leader, from the connection to its reply. It is to shrink.
+// allocationsPerSet is the most allocations of a SET on the leader, from the connection to its reply. Lower it when a change saves some.
 const allocationsPerSet = 12
 
 func TestAllocationsPerSet(t *testing.T) {

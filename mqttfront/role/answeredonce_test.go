@@ -14,7 +14,8 @@ import (
 // correlationA is the correlation data of the request of these tests.
 var correlationA = strings.Repeat("a", 16)
 
-// The leader changes again before the first new leader has swept. The second new leader answers the request, when it begins or by its sweep.
+// The leader changes again before the first new leader's first sweep (a sweep takes up the requests that only other nodes hold). The second new leader
+// answers the request, when it begins or by its sweep.
 func TestRequestIsAnsweredAfterTwoTakeovers(t *testing.T) {
 	_, other, s, _ := executedByEarlierLeader(t) // the first new leader's delivery watermark has passed the outcome
 	// The first new leader is lost. A third one begins, and reaches the follower.
@@ -41,11 +42,15 @@ func TestRequestIsAnsweredAfterTwoTakeovers(t *testing.T) {
 			if len(o.outputs)+len(s3.proposed) == 0 {
 				t.Errorf("%s: reported as answered, and nobody answers", how)
 			}
+			if len(s3.proposed) > 0 && s3.proposed[0].Kind != fsm.KindReject {
+				t.Errorf("%s: executed again: %+v", how, s3.proposed)
+			}
 		})
 	}
 }
 
-// A leader retrieves the outcome of a request through the log, and is lost before it has published the reply. The next leader answers.
+// A leader retrieves the outcome of a request through the log: the result of a refusal is the known outcome. The leader is lost before it has published
+// the reply. The next leader answers.
 func TestOutcomeThatWasRetrievedAndNotPublishedIsAnswered(t *testing.T) {
 	leader, other, s, index := executedByEarlierLeader(t)
 	page, _ := other.Held(0, time.Nanosecond)
@@ -64,7 +69,8 @@ func TestOutcomeThatWasRetrievedAndNotPublishedIsAnswered(t *testing.T) {
 	}
 }
 
-// A follower got its copy after the entry was applied. The new leader answered its own copy at Begin, so its sweep does not answer again.
+// A follower received its copy of a request after it had applied the request's entry. The new leader answered its own copy at Begin, so its sweep does not
+// answer again.
 func TestLateCopyIsNotAnsweredAgain(t *testing.T) {
 	leader, s := newNode(t)
 	arrive(leader, del, correlationA, "__srcId", "c")
@@ -117,7 +123,8 @@ func TestRequestOfAFormerLeaderIsNotAnsweredAgain(t *testing.T) {
 	}
 }
 
-// A copy in a session's backlog is kept if an earlier leader executed the request: its reply may not have been published.
+// A copy in a session's backlog (messages that waited at the broker) is kept if an earlier leader executed the request: its reply may not have been
+// published.
 func TestBacklogOfWhatAnEarlierLeaderExecutedIsKept(t *testing.T) {
 	probe, s := newNode(t)
 	arrive(probe, del, correlationA, "__srcId", "c")
@@ -174,7 +181,7 @@ func TestRequestIsReportedOnce(t *testing.T) {
 	}
 }
 
-// A follower that lists a request in Held, and applies nothing for a while, has it answered once, and not with each sweep.
+// A follower applies nothing for a while, so it still holds a request after the answer. The leader answers the request once, and not with each sweep.
 func TestLaggingFollowerIsAnsweredOnce(t *testing.T) {
 	leader, other, s, index := executedByEarlierLeader(t)
 	page, _ := other.Held(0, time.Nanosecond)
@@ -201,7 +208,7 @@ func TestLaggingFollowerIsAnsweredOnce(t *testing.T) {
 	}
 }
 
-// The new leader answered the request at Begin, and the log does not have the delivery watermark yet. The sweep does not answer again.
+// The new leader answered the request at Begin. No log entry has the delivery watermark that covers the reply yet. The sweep does not answer again.
 func TestAnsweredRequestIsReportedBeforeTheWatermarkPasses(t *testing.T) {
 	leader, s := newNode(t)
 	arrive(leader, del, correlationA, "__srcId", "c")

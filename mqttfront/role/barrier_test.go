@@ -23,15 +23,15 @@ func (s *fakeStore) order() string {
 	return order.String()
 }
 
-// sweepNow does what a sweep does, once.
+// sweepNow runs one sweep of a leader, for which another node holds requests.
 func sweepNow(t *testing.T, f *node, s *fakeStore, other *node) {
 	t.Helper()
 	s.held = map[string][][]byte{"other": pages(other)}
 	leading(f).sweepOnce(t.Context())
 }
 
-// † A follower crashed after it had acknowledged a request, which was in its memory only, resumed its session and got the next one of the same
-// client. The leader's own session lags by more than a sweep waits: what it brings goes first.
+// † A follower acknowledged request a, which was only in its memory, and crashed. It resumed its session and received b, the next request of the same
+// client. The leader's own session lags by more than a sweep waits. What that session brings goes first.
 func TestSweepDoesNotOvertakeTheOwnSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)
@@ -53,8 +53,9 @@ func TestSweepDoesNotOvertakeTheOwnSession(t *testing.T) {
 	})
 }
 
-// A sweep takes up a request that the leader's session missed when a probe that was sent after it has returned. A later request has to wait.
-func TestSweepTakesUpWhatIsBehindTheBarrier(t *testing.T) {
+// A sweep takes up a request that the leader's session missed when a probe that was sent after the request has returned: the session cannot deliver the
+// request any more. A request that came after the probe has to wait.
+func TestSweepTakesUpOnlyWhatIsBeforeTheBarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)
 		serve(f)
@@ -73,7 +74,7 @@ func TestSweepTakesUpWhatIsBehindTheBarrier(t *testing.T) {
 }
 
 // The session of a new leader lags. The leader takes from other nodes the requests that its session cannot deliver any more, and no others.
-func TestTakeUpBehindTheBarrier(t *testing.T) {
+func TestNewLeaderTakesUpOnlyWhatIsSettled(t *testing.T) {
 	for name, test := range map[string]struct {
 		own, other, late string // requests, in the order of arrival; late ones were sent again by their client
 		passed           int    // so many of the other's came before the barrier
@@ -135,8 +136,8 @@ func TestUnsettledRequestWithOutcomeIsAnswered(t *testing.T) {
 	})
 }
 
-// † A client sent a, b, c, d. This node's session lags: it has brought only a. The other node's session is new: it received d only. It led, took a
-// from this node, and put it behind d, which arrived there before. When this node leads again, b and c are still on their way.
+// † A client sent a, b, c, d. This node's session lags: it has brought only a. The other node's session is new: it received only d. It led, took a from
+// this node, and put it behind d, which had arrived there before. When this node leads again, b and c are still on their way, so it must not execute d.
 func TestRelayedRequestDoesNotSettleEarlierOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)
@@ -199,7 +200,7 @@ func TestMergedOrderSurvivesLossOfSourceNode(t *testing.T) {
 	})
 }
 
-// A node that puts its requests into another order while it is asked gives some of them twice. The first time counts.
+// A node that reorders its requests between two pages sends some of them twice. The first of the two positions counts.
 func TestCollectDropsRepeats(t *testing.T) {
 	f, s := newNode(t)
 	other, _ := newNode(t)
@@ -217,7 +218,8 @@ func TestCollectDropsRepeats(t *testing.T) {
 	}
 }
 
-// A probe that comes back in time says that nothing is on its way any more.
+// A new leader that lacks a request asks for a probe. If the probe returns in time, nothing from before it is on its way any more, and the leader takes up
+// the request.
 func TestTakeUpAsksForAProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)

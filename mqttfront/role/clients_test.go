@@ -17,7 +17,7 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// clientDriver vouches for client ids, and notes what it is asked for.
+// clientDriver is a driver that vouches for client ids. It records which clients it is asked to disconnect and to subscribe.
 type clientDriver struct {
 	broker.NoDriver
 	kicked     chan string

@@ -13,7 +13,7 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// commit applies an entry to the store's state, as the next of one leader; the front end is not told.
+// commit applies an entry to the store's state, as the next entry of its leader. The front end does not learn of it.
 func commit(t *testing.T, s *fakeStore, entry fsm.Entry) {
 	t.Helper()
 	apply := func(entry *fsm.Entry) {
@@ -28,8 +28,8 @@ func commit(t *testing.T, s *fakeStore, entry fsm.Entry) {
 	apply(&entry)
 }
 
-// A write that was dropped, because there was no room even to remember that it was refused, is not executed later from the copy of
-// a node that has not heard of it yet: what its client sent behind it came first.
+// The log refused a write without a reply: the dedup table had no room even for the refusal. Another node has not applied that entry, and still holds a
+// copy. The copy is not taken up, because later requests of the client may have been executed. A copy that the client sends again afterwards is taken up.
 func TestDroppedIsNotTakenUp(t *testing.T) {
 	for _, leads := range []bool{true, false} {
 		t.Run(fmt.Sprintf("leads %v", leads), func(t *testing.T) {
@@ -66,8 +66,8 @@ func TestDroppedIsNotTakenUp(t *testing.T) {
 	}
 }
 
-// A copy of a write comes while its outcome is remembered, and waits until that is forgotten: nobody could answer. It must not be
-// executed then, neither from this node's buffer nor from that of another.
+// A copy of a write arrives while the dedup table has the outcome. No leader answers it until the table has forgotten the outcome. The copy must not be
+// executed then, neither from this node's buffer nor from another node's.
 func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 	f, s := newNode(t)
 	probe, _ := newNode(t)
@@ -100,8 +100,8 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 	}
 }
 
-// A leader takes up a client's requests from another node, and gets the first of them from the broker after that. When it loses the
-// leadership with all of them in hand, they keep the order in which the client sent them.
+// A leader takes up a client's requests from another node, and gets the first of them from the broker after that. When it loses the leadership before any
+// of them has an outcome, they keep the order in which the client sent them.
 func TestPeerCopiesKeepTheirPosition(t *testing.T) {
 	for _, failFirst := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the first fails first: %v", failFirst), func(t *testing.T) {
@@ -141,8 +141,8 @@ func TestPeerCopiesKeepTheirPosition(t *testing.T) {
 	}
 }
 
-// What a leader has taken in without looking whether it is a copy, it looks at when it stops leading: by the time somebody can answer,
-// the state may have forgotten the outcome.
+// A leader admits a request without a dedup lookup. It looks up the requests that it still holds when it stops leading: before the next leader can answer
+// them, the dedup table may have forgotten the outcomes.
 func TestCopiesOfALeaderAreRecognized(t *testing.T) {
 	f, s := newNode(t)
 	probe, _ := newNode(t)
@@ -158,9 +158,9 @@ func TestCopiesOfALeaderAreRecognized(t *testing.T) {
 	}
 }
 
-// A write that was dropped while the broker's session was away comes with the session's backlog: it is not held, or the node would
-// execute it when it leads.
-func TestBacklogOfDropped(t *testing.T) {
+// The log refused a write without a reply while this node's session was away from the broker. The write arrives later, in the session's backlog (messages
+// that waited at the broker). The node does not hold it. Otherwise the node would execute it when it leads.
+func TestRefusedWriteInABacklogIsNotHeld(t *testing.T) {
 	f, _ := newNode(t)
 	probe, _ := newNode(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
@@ -178,7 +178,7 @@ func TestBacklogOfDropped(t *testing.T) {
 	}
 }
 
-// A follower that is caught up by a snapshot is not told what happened to the requests that it holds: it finds it in the state.
+// A follower that restores a snapshot does not apply the entries of requests that it holds. It finds their outcomes in the restored state.
 func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
 	f, s := newNode(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
@@ -191,8 +191,8 @@ func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
 	}
 }
 
-// The broker was restarted and has lost a reply that was published. The client asks again, and only a follower gets that: it is
-// for the leader to answer once more. What the follower holds because it has not heard of the outcome yet is not.
+// The broker restarted and lost a published reply. The client sends the request again, and only a follower receives that copy. The leader takes the copy
+// up, to answer once more. It does not take up an original that the follower holds only because it has not applied the outcome yet.
 func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 	for _, copied := range []bool{true, false} {
 		t.Run(fmt.Sprintf("copied %v", copied), func(t *testing.T) {
@@ -220,8 +220,8 @@ func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 	}
 }
 
-// † Each copy prolongs what is remembered, also one that a new leader finds: the client may send it again for as long after that. A request that came
-// before its outcome needs no more than the outcome has.
+// † Each copy prolongs the dedup entry of its request, because the client may send it again for as long after that. So a new leader that holds a copy
+// proposes a refusal, which prolongs the entry. For a request that arrived before its outcome, the entry lasts long enough.
 func TestCopyProlongsItsOutcomeAtATakeover(t *testing.T) {
 	const later = 30 * time.Second
 	for name, test := range map[string]struct {
@@ -255,7 +255,7 @@ func TestCopyProlongsItsOutcomeAtATakeover(t *testing.T) {
 	}
 }
 
-// † The same holds for a copy that only another node received: this node has the request from before.
+// † The same holds for a copy that only another node received, if this node has the request from before its outcome.
 func TestCopyOfAnotherNodeProlongsTheOutcomeAtATakeover(t *testing.T) {
 	const later = 30 * time.Second
 	synctest.Test(t, func(t *testing.T) {

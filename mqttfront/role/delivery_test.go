@@ -7,7 +7,8 @@ import (
 	"holdfast/internal/policy"
 )
 
-// A reply that is given up, as while its client has a penalty, does not hold the delivery watermark up.
+// A reply that is given up does not hold back the delivery watermark (the log index up to which no output is outstanding). For instance, a client whose
+// reply made the broker end a connection gets no replies for a while.
 func TestReplyThatIsGivenUpCountsAsDelivered(t *testing.T) {
 	f, s := newNode(t)
 	serve(f).givesUp = func(string) bool { return true }

@@ -35,6 +35,7 @@ func (f *node) order() (names []string) {
 	return names
 }
 
+// pages returns the pages in which a front end sends the requests that it holds to a leader.
 func pages(f *node) (pages [][]byte) {
 	for cursor := uint64(0); ; {
 		page, next := f.Held(cursor, 0)
@@ -61,8 +62,8 @@ func takeUpFrom(t *testing.T, f *node, s *fakeStore, other *node) (added []*pend
 	return f.merge(s.machine, map[string][]*pending.Request{"other": heldBy(t, other)})
 }
 
-// † A new leader takes up what only the other nodes hold, in each node's order for each client.
-func TestNewLeaderExecutesWhatOnlyPeersHold(t *testing.T) {
+// † A merge adds the requests that only other nodes hold. Each client's requests keep the order that each node has.
+func TestMergeKeepsEachNodesOrder(t *testing.T) {
 	for name, test := range map[string]struct {
 		here   []string
 		others map[string][]string
@@ -94,7 +95,7 @@ func TestNewLeaderExecutesWhatOnlyPeersHold(t *testing.T) {
 	}
 }
 
-// A request whose answer is an error, or one that cannot be read, does not hide those behind it.
+// A merge adds requests whose answer is an error. A page that cannot be read does not hide the pages behind it.
 func TestMergeOfRequestsWithErrorOutcomes(t *testing.T) {
 	other, _ := newNode(t)
 	arrive(other, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("a", 16), "__srcId", "c")
@@ -118,7 +119,7 @@ func TestMergeOfRequestsWithErrorOutcomes(t *testing.T) {
 	}
 }
 
-// Pages are complete and bounded, also of a buffer that is large.
+// The pages of a large buffer have all of its requests, and the size of each page is bounded. Requests that are younger than asked for are left out.
 func TestHeldPagesAreCompleteAndBounded(t *testing.T) {
 	f, _ := newNode(t)
 	value := strings.Repeat("v", 100_000)
@@ -198,7 +199,7 @@ func TestReportsReleaseReads(t *testing.T) {
 	}
 }
 
-// A leader reports what the log does not tell, and nothing else.
+// A leader reports a GET that it answered, because no log entry tells the other nodes of it. It reports neither a write nor a GET without an identity.
 func TestLeaderReportsReads(t *testing.T) {
 	f, s := newNode(t)
 	o := serve(f)
@@ -214,7 +215,8 @@ func TestLeaderReportsReads(t *testing.T) {
 	}
 }
 
-// A write whose outcome was applied before the broker delivered it here is let go once it is published, not held for a minute.
+// A node receives a write after it has applied the outcome. It holds the write only until the delivery watermark (the log index up to which all replies
+// are acknowledged) has passed the outcome, and not for a minute.
 func TestLateCopyIsReleasedWhenPublished(t *testing.T) {
 	f, _ := newNode(t)
 	probe, _ := newNode(t)
@@ -293,13 +295,13 @@ func TestLeaderTakesUpWhatItMissed(t *testing.T) {
 	<-done
 }
 
-// A request that has expired is given to the next leader, because it says where others stand, until it is forgotten. It is refused in the log: deduplication
-// may have forgotten it, and another node may have a copy that expires later.
+// A node still sends an expired request to the next leader, because its position orders other requests, until the node forgets it. The leader refuses an
+// expired write in the log: the dedup table may have forgotten its outcome, and another node may have a copy that expires later.
 func TestExpiredElsewhereIsRefusedInTheLog(t *testing.T) {
 	for name, test := range map[string]struct {
 		payload string
 		change  func(*pending.Request)
-		margin  time.Duration // for which copies are recognised
+		margin  time.Duration // Config.DedupMargin of the leader
 		given   int
 		refused int
 	}{
@@ -334,8 +336,8 @@ func TestExpiredElsewhereIsRefusedInTheLog(t *testing.T) {
 	}
 }
 
-// A client sent A, B, C. The other node received all of them. This one was stopped when it had received B, read B from its socket much later, and lost its
-// session: it waits longer for B than the other node does. B still stands between A and C.
+// A client sent A, B, C. The other node received all three. This node was stopped while B lay in its socket. It read B much later, and then lost its
+// session. So its copy of B expires later than the other node's. B still comes between A and C.
 func TestExpiredPeerCopyFixesPosition(t *testing.T) {
 	for name, forgets := range map[string]bool{"it has expired just now": false, "the other node gave up what has expired": true} {
 		t.Run(name, func(t *testing.T) {
@@ -361,11 +363,12 @@ func TestExpiredPeerCopyFixesPosition(t *testing.T) {
 	}
 }
 
-// † b expired at one node. A third node read it late, or its client sent it again, so that copy has not expired. The leader lacks b. The live copy is executed
-// at the place of the expired one, whatever the names of the nodes. Without a live copy, b is refused in the log at that place.
+// † A client sent a, b, c. At one node b has expired. A third node has a live copy of b: it read b late, or the client sent b again. The leader lacks b.
+// It executes the live copy at the position of the expired one, whatever the names of the nodes. Without a live copy, it refuses b in the log at that
+// position.
 func TestLiveCopyTakesThePlaceOfAnExpiredOne(t *testing.T) {
 	for _, test := range []struct {
-		here, first, third string // requests of the leader, and the names of the others
+		here, first, third string // the leader's requests; the names of the node where b has expired and of the third node, empty for none
 		want               string // capital letters are refusals
 	}{
 		{"", "n2", "n3", "abc"},
@@ -410,7 +413,7 @@ func TestLiveCopyTakesThePlaceOfAnExpiredOne(t *testing.T) {
 	}
 }
 
-// What has expired makes room for requests whose clients wait.
+// When more than half of the buffer is taken, a node forgets expired requests, to make room for requests whose clients still wait.
 func TestExpiredIsForgottenWhenTheBufferIsHalfFull(t *testing.T) {
 	for want, messages := range map[int]int{3: 6, 0: 5} {
 		t.Run(fmt.Sprintf("want %v", want), func(t *testing.T) {
@@ -429,7 +432,7 @@ func TestExpiredIsForgottenWhenTheBufferIsHalfFull(t *testing.T) {
 	}
 }
 
-// A client that sends an expired request again means a new one: it stands where it comes. A redelivery by the broker is not executed.
+// If a client sends an expired request again, the position of the new copy counts. If the broker redelivers the expired request, it is not executed.
 func TestExpiredRequestThatIsSentAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		redelivered bool
@@ -459,8 +462,8 @@ func TestExpiredRequestThatIsSentAgain(t *testing.T) {
 	}
 }
 
-// † A message that is delivered before a probe is at least as old as the probe, whatever arrival time this node noted: a node that was stopped reads it
-// from its socket when it goes on.
+// † A node that was stopped reads old messages from its socket when it goes on, and notes a new arrival time for them. An old probe behind them shows that
+// they are old, too. DropSince then drops the held requests that arrived since the last fresh probe, and no later ones.
 func TestWhatLayInTheSocketIsDropped(t *testing.T) {
 	f, _ := newNode(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")

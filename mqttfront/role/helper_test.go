@@ -26,10 +26,10 @@ import (
 // fakeStore keeps what the front end gives it.
 type fakeStore struct {
 	alone     bool
-	told      [][]byte
-	held      map[string][][]byte
+	told      [][]byte                   // the messages that were broadcast
+	held      map[string][][]byte        // by node: the pages of the requests that it holds
 	asked     func() map[string][][]byte // replaces held if it is set
-	cut       bool                       // further pages of held do not arrive
+	cut       bool                       // no node's last page arrives
 	machine   *fsm.Machine
 	proposed  []fsm.Command
 	tags      []any
@@ -104,7 +104,7 @@ func newNodeOf(t testing.TB, driver broker.Driver, identity wire.Identity, chang
 // fakeOutbox keeps what a leader sends.
 type fakeOutbox struct {
 	leader    *Leader
-	givesUp   func(client string) bool // if it is set
+	givesUp   func(client string) bool // reports whether an output for a client is given up; nil gives up none
 	maxPacket int64                    // 0 is no limit
 	outputs   []*publish.Output
 }
@@ -119,7 +119,7 @@ func (o *fakeOutbox) Send(client string, output *publish.Output) (givenUp []*pub
 
 func (o *fakeOutbox) MaxPacket() int64 { return cmp.Or(o.maxPacket, math.MaxInt64) }
 
-// deliver publishes all that was sent.
+// deliver tells the leader that all outputs are published.
 func (o *fakeOutbox) deliver() {
 	for _, output := range o.outputs {
 		o.leader.Published(output)
@@ -138,7 +138,7 @@ func serveWith(f *node, held PeerRequests) *fakeOutbox {
 	return o
 }
 
-// serveGivingUp is serve, with an outbox that gives up what is for some clients.
+// serveGivingUp is serve, with an outbox that gives up the outputs for some clients.
 func serveGivingUp(f *node, givesUp func(client string) bool) *fakeOutbox {
 	l := f.newLeader()
 	o := &fakeOutbox{leader: l, givesUp: givesUp}
@@ -154,7 +154,7 @@ func (f *node) sent() int {
 	return 0
 }
 
-// leading returns the node's role as a leader. A node that does not lead gets one that no other code knows.
+// leading returns the node's role if it is a leader. Otherwise it returns a new leader, which does not become the node's role.
 func leading(f *node) *Leader {
 	if l, leads := f.role.(*Leader); leads {
 		return l
@@ -177,10 +177,10 @@ func (f *node) held() int { return f.pending.Len() }
 // heldBytes returns the size of these requests.
 func (f *node) heldBytes() int { return f.pending.Bytes() }
 
-// writes returns how many writes of a client are under way.
+// writes returns how many requests of a client are on their way through the log.
 func (f *node) writes(client string) int { return f.pending.Proposals(client) }
 
-// reported returns the requests of which the leader is about to report that they are answered.
+// reported returns the requests that the leader's next report will name: no node need hold them any longer.
 func (f *node) reported() []fsm.RequestID { return leading(f).toRelease }
 
 // merge makes a leader take up what other nodes hold.
@@ -223,7 +223,8 @@ func (f *node) drop(r *pending.Request) {
 // list returns all requests that a front end holds, in their order.
 func (f *node) list() []*pending.Request { return slices.Collect(f.pending.All()) }
 
-// arrive hands a request to a front end, and returns whether it is acknowledged. The client is c, unless user has another __srcId.
+// arrive hands a request to a front end. *acknowledged becomes true when the front end acknowledges the request to the broker. user has names and values
+// of user properties. The client is c, unless they have another __srcId.
 func arrive(f *node, payload, correlation string, user ...string) (acknowledged *bool) {
 	return arriveWith(f, payload, correlation, nil, user...)
 }
@@ -233,7 +234,7 @@ func withExpiry(f *node, payload, correlation string, seconds uint32, user ...st
 	arriveWith(f, payload, correlation, &seconds, user...)
 }
 
-// message returns a request of the client c.
+// message returns a request as the broker delivers it. See arrive for user.
 func message(payload, correlation string, expiry *uint32, user ...string) mqttconn.Message {
 	p := &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &paho.PublishProperties{
 		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), MessageExpiry: expiry,
@@ -250,6 +251,7 @@ func arriveWith(f *node, payload, correlation string, expiry *uint32, user ...st
 	return acknowledged
 }
 
+// outcome returns the outcome of an entry that has only the last proposed command.
 func (s *fakeStore) outcome(index uint64, code fsm.Code) *fsm.EntryOutcome {
 	n := len(s.proposed) - 1
 	return &fsm.EntryOutcome{Index: index, Commands: s.proposed[n:], Results: []fsm.Result{{Code: code}}}

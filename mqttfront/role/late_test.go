@@ -25,7 +25,7 @@ func TestIdentityOfAClientWithoutASourceID(t *testing.T) {
 
 // A follower knows the outcome of a request, begins to lead and proposes it. It stops leading, and a copy comes before that proposal fails. The two
 // become one request, which is counted once.
-func TestCopyWhileTheStoreHasTheRequest(t *testing.T) {
+func TestCopyIsAbsorbedWhileTheStoreHasTheRequest(t *testing.T) {
 	f, s := newNode(t)
 	arrive(f, del, strings.Repeat("a", 16))
 	r := f.first()
@@ -77,7 +77,7 @@ func TestCopyOfARefusedRequestIsAnswered(t *testing.T) {
 	})
 }
 
-// A refusal that waited in the store for long may find that the outcome of the request is forgotten: it is no answer then.
+// When a refusal has waited in the store for long, the dedup table may have forgotten that the request took effect. Then the refusal is no answer.
 func TestRefusalThatWaitedIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t, func(c *Config) { c.RequestsPerClient = 1 })
@@ -95,7 +95,8 @@ func TestRefusalThatWaitedIsNoAnswer(t *testing.T) {
 	})
 }
 
-// A node that comes to lead holds a copy of which another leader said in the log that it came too late: it stays unanswered.
+// Another leader refused a request silently in the log: it was too late, and may have taken effect before. A new leader that holds a copy does not answer
+// it.
 func TestSilentRefusalIsUnansweredAtTakeover(t *testing.T) {
 	f, s := newNode(t)
 	probe, _ := newNode(t)
@@ -190,7 +191,8 @@ func TestRequestsOfMissingPagesAreKept(t *testing.T) {
 	})
 }
 
-// What is settled is judged in Leader.Begin, after the collecting, with what this node's own session has brought by then.
+// Leader.Begin decides which requests of other nodes are settled (this node's own session cannot deliver them any more). It counts what the session has
+// brought by then, also after the collection.
 func TestSettledIsJudgedInBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t) // started anew: the first request, which it acknowledged, is lost

@@ -9,8 +9,8 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// † A copy whose reply was on its way when the leadership ended is still a copy to the next leader, which answers it, although the first reply is
-// published: the client asked again because it did not get that one.
+// † A client sent a request again, because it did not get the first reply, although that was published. The reply to the copy was on its way when the
+// leadership ended. The next leader takes the copy up and treats it as a copy, so that it is answered.
 func TestCopyWhoseReplyWasOnItsWayIsTakenUp(t *testing.T) {
 	old, oldStore := newNode(t)
 	next, nextStore := newNode(t)

@@ -36,7 +36,7 @@ func TestClientBeyondItsShareIsRefused(t *testing.T) {
 	}
 }
 
-// One request always fits, and bytes count.
+// A client's share is bounded in bytes, too. A single request always fits.
 func TestShareOfBytes(t *testing.T) {
 	shares := newClientShares(&Config{RequestsPerClient: 100, HoldBytes: 4000})
 	if shares.full("c", 1_000_000) {
@@ -48,7 +48,8 @@ func TestShareOfBytes(t *testing.T) {
 	}
 }
 
-// SCANs have shares of their own: each takes milliseconds. More are refused as overload, and other requests are not.
+// SCANs have limits of their own, for each client and in all, because each takes milliseconds. SCANs beyond them are refused as overload. Other requests
+// are not. A second pair of limits holds for pages that the broker does not have yet.
 func TestScansHaveAShareOfTheirOwn(t *testing.T) {
 	const scan = "*2\r\n$4\r\nSCAN\r\n$1\r\n*\r\n"
 	f, s := newNode(t)

@@ -14,10 +14,10 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// probed is how long before a request the broker had received the last probe that came before it.
+// probed is the time between a request and the last probe before it, both as the broker received them.
 const probed = time.Second
 
-// heldOrder returns those of the requests that a front end holds whose correlation data begin with one of the letters.
+// heldOrder returns the first letters of the Correlation Data of the held requests, in their order. It leaves out letters that are not in of.
 func (f *node) heldOrder(of string) string {
 	var order strings.Builder
 	for _, r := range f.list() {
@@ -28,9 +28,10 @@ func (f *node) heldOrder(of string) string {
 	return order.String()
 }
 
-// The broker's stream of one client: A, then, when A is answered, B, C, a copy of A, D. This node's session lags: it holds A, of whose
-// outcome it did not hear because it led when A was applied, and B. The other node holds B, C, the copy of A, D.
-func TestMergePutsNothingBesideWhatIsDone(t *testing.T) {
+// The position of an answered request is no evidence of the order, because a node may have a later copy of it. A client sent A and, when A was answered,
+// B, C, a copy of A, D. This node's session lags: it holds A and B. The other node holds B, C, the copy of A, D. The dedup tables of both have the outcome
+// of A.
+func TestAnsweredRequestIsNoEvidenceOfTheOrder(t *testing.T) {
 	f, s := newNode(t)
 	other, others := newNode(t)
 	probe, _ := newNode(t)
@@ -53,7 +54,7 @@ func TestMergePutsNothingBesideWhatIsDone(t *testing.T) {
 	}
 }
 
-// A node that led holds a request and a copy of it: the first says where it stands.
+// A node that led holds a request and a copy of it. The position of the first one counts.
 func TestMergeGoesByTheFirstCopy(t *testing.T) {
 	f, s := newNode(t)
 	other, _ := newNode(t)
@@ -142,7 +143,8 @@ func reads(r *rand.Rand, sent []sending, again map[int]bool) (kept []sending) {
 	return kept
 }
 
-// receive draws what one node holds of a stream: all but the end, or from some point on, without a part, and up to some point, each with a lag of its own.
+// receive draws what one node holds of a stream, with a lag of its own. If whole is true, only up to three messages at the end are missing. Otherwise the
+// beginning, the end and a part in between may be missing.
 func receive(r *rand.Rand, sent []sending, whole bool, now time.Time) (held []*pending.Request) {
 	const expiry = 20 * time.Second
 	from, to := r.IntN(len(sent)/2+1), len(sent)-r.IntN(len(sent)/2+1)
@@ -176,8 +178,8 @@ func receive(r *rand.Rand, sent []sending, whole bool, now time.Time) (held []*p
 	return held
 }
 
-// withSecondHand draws what a node holds that led for a short time: what it received, and somewhere among that, in their order, some of the requests
-// that it took from another node.
+// withSecondHand draws what a node holds that led for a short time: the requests that it received and, inserted among them in their order, some that it
+// took from another node.
 func withSecondHand(r *rand.Rand, received, other []*pending.Request) (held []*pending.Request) {
 	known := make(map[int]bool)
 	for _, q := range received {
@@ -198,7 +200,8 @@ func withSecondHand(r *rand.Rand, received, other []*pending.Request) (held []*p
 	return held
 }
 
-// restarted draws what two nodes hold of a client that sends a run of requests, others, and the run again: one of the nodes was started anew before that.
+// restarted draws what two nodes hold of a client that sends a run of requests, then others, and the run again. One of the nodes restarted shortly before
+// the repetition, and holds nothing from before.
 func restarted(r *rand.Rand, now time.Time) (lists [][]*pending.Request, again map[int]bool) {
 	const pause, shortest = 20 * time.Millisecond, 300 * time.Millisecond
 	run, delay := 3+r.IntN(6), shortest+time.Duration(r.Int64N(int64(1200*time.Millisecond)))
@@ -237,8 +240,8 @@ func restarted(r *rand.Rand, now time.Time) (lists [][]*pending.Request, again m
 	return [][]*pending.Request{hold(since[:len(since)-3]), hold(sent)}, again
 }
 
-// TestMergedOrderIsTheTrueOne: whatever part of a client's stream each of three nodes holds, with copies that came late to some of them, two
-// requests that were sent once come out in the order in which they were sent, if one of the nodes holds both.
+// Each of up to three nodes holds some part of a client's stream. Some of them received late copies. The merge puts two requests that were sent only once
+// into the order in which they were sent, if one of the nodes received both.
 func TestMergedOrderIsTheTrueOne(t *testing.T) {
 	const runs = 9_000
 	for seed := range uint64(runs) {
@@ -252,7 +255,7 @@ func TestMergedOrderIsTheTrueOne(t *testing.T) {
 		case 0:
 			sent, again = stream(r, 16+r.IntN(20))
 			lists = [][]*pending.Request{receive(r, sent, false, now), receive(r, sent, false, now), receive(r, sent, false, now)}
-		case 1: // copies that come so soon can only be told where the lists have much in common
+		case 1: // copies that come so soon can be told from originals only if the lists have much in common
 			sent, again = bursts(r, 16+r.IntN(20))
 			for range 3 {
 				lists = append(lists, receive(r, reads(r, sent, again), true, now))
@@ -276,6 +279,9 @@ func TestMergedOrderIsTheTrueOne(t *testing.T) {
 		}
 		for _, list := range lists {
 			for i, a := range list {
+				if _, held := place[number(a)]; !held {
+					t.Fatalf("seed %d: %d is lost", seed, number(a))
+				}
 				for _, b := range list[i+1:] {
 					if !again[number(a)] && !again[number(b)] && place[number(a)] > place[number(b)] {
 						t.Fatalf("seed %d: of %v here, and %v and %v elsewhere, %d is behind %d; sent again were %v",
@@ -296,8 +302,8 @@ func numbers(requests []*pending.Request) (n []int) {
 	return n
 }
 
-// Most of what a node holds may be copies: it was started anew just before its client sent everything again. The client sent 1, 2, 3, then 6
-// and 4, then 1, 2, 3 again, and then 5.
+// A merge finds the order even if most requests of one node are copies: that node restarted just before the client repeated its requests. The client sent
+// 1, 2, 3, then 6 and 4, then 1, 2, 3 again, and then 5.
 func TestMergeWithANodeThatHoldsMostlyCopies(t *testing.T) {
 	f, s := newNode(t)
 	now := time.Now()
@@ -322,7 +328,7 @@ func TestMergeWithANodeThatHoldsMostlyCopies(t *testing.T) {
 	}
 }
 
-// What contradicts itself everywhere takes bounded time, and loses nothing.
+// A merge of two lists in opposite orders takes bounded time, and loses no request. Later merges of the same lists take at most half as long.
 func TestMergeOfContradictionsIsQuick(t *testing.T) {
 	f, s := newNode(t)
 	const count = 20_000
@@ -344,7 +350,7 @@ func TestMergeOfContradictionsIsQuick(t *testing.T) {
 	if first > 20*time.Second {
 		t.Errorf("took %v", first)
 	}
-	f.merge(s.machine, map[string][]*pending.Request{"n3": there}) // what is contradicted still
+	f.merge(s.machine, map[string][]*pending.Request{"n3": there}) // notes the contradictions that are left
 	const sweeps = 20
 	began = time.Now()
 	for range sweeps {

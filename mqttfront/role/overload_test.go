@@ -28,8 +28,8 @@ func TestOverloadIsRefusedThroughTheLog(t *testing.T) {
 	}
 }
 
-// † A refusal that is not in the log cannot be kept: another node may receive the request later and execute it, and so may the only node. A write
-// without an identity that a busy leader will not take stays unanswered.
+// † The log cannot refuse a write without an identity. After any other refusal, another node might still receive the write and execute it, and so might
+// the only node. So a busy leader does not answer such a write.
 func TestOverloadWithoutIdentityIsUnanswered(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("alone %v", alone), func(t *testing.T) {
@@ -47,8 +47,8 @@ func TestOverloadWithoutIdentityIsUnanswered(t *testing.T) {
 	}
 }
 
-// What the store refused because it had waited there for too long may have had its effect, and been forgotten: it stays unanswered, unless the
-// outcome is known.
+// The store proposes a refusal in place of a write that waited in it for too long. The write may have taken effect before, and the dedup table may have
+// forgotten that. So the leader answers only if the table still has an outcome with a reply.
 func TestRefusalOfTheStoreIsNoAnswer(t *testing.T) {
 	for name, test := range map[string]struct {
 		result   fsm.Result

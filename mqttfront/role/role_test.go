@@ -19,7 +19,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// † What has taken effect and has no identity is never proposed again.
+// † A write without an identity that has taken effect, or may have, is never proposed again.
 func TestRequestWithoutIdentityIsNotRepeated(t *testing.T) {
 	for name, end := range map[string]func(*node, *fakeStore){
 		"its reply was on its way": func(f *node, s *fakeStore) {
@@ -48,7 +48,7 @@ func TestRequestWithoutIdentityIsNotRepeated(t *testing.T) {
 	}
 }
 
-// What definitely had no effect is executed by the next leadership, and so is a request with an identity, whatever became of it.
+// The next leadership proposes again a request that definitely had no effect, and a request with an identity even if its outcome is unknown.
 func TestRequestsGoToTheNextLeadership(t *testing.T) {
 	for name, test := range map[string]struct {
 		correlation string
@@ -61,14 +61,14 @@ func TestRequestsGoToTheNextLeadership(t *testing.T) {
 			leading(f).stopServing()
 			f.Failed(s.tags[0], test.unknown)
 			serve(f)
-			if len(s.proposed) != 2 || f.Busy() != 1 {
-				t.Errorf("proposed %d times, %d busy", len(s.proposed), f.Busy())
+			if len(s.proposed) != 2 || s.proposed[1].Kind != fsm.KindDel || f.Busy() != 1 {
+				t.Errorf("%+v is proposed, %d busy", s.proposed, f.Busy())
 			}
 		})
 	}
 }
 
-// A node that does not lead keeps writes with an identity, once, and lets go of them when they are known to be published.
+// A node that does not lead holds one copy of each write with an identity. It releases the copy when the reply is known to be published.
 func TestFollowerHoldsWritesUntilPublished(t *testing.T) {
 	f, s := newNode(t)
 	if !*arrive(f, del, "0123456789abcdef") {
@@ -90,7 +90,7 @@ func TestFollowerHoldsWritesUntilPublished(t *testing.T) {
 	}
 }
 
-// In a cluster of one everything is kept until it is answered, and acknowledged then.
+// The only member of a cluster holds every request until the broker has the reply. Only then it acknowledges the request to the broker.
 func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
 	f, s := newNode(t)
 	s.alone = true
@@ -109,7 +109,8 @@ func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
 	}
 }
 
-// † Nodes whose identity settings differ, as while a change is rolled out, give one message one identity: else it would be executed twice.
+// † Nodes compute the same request identity for a message even if their settings for the client's identity differ, as while a change is rolled out.
+// Otherwise the message would be executed twice.
 func TestIdentityOfARequestDependsOnItsBytes(t *testing.T) {
 	leader, s := newNode(t)
 	other, _ := newNodeOf(t, broker.NoDriver{}, wire.Identity{ClientIDProperty: "client-id", UsernameProperty: "user"})
@@ -128,7 +129,8 @@ func TestIdentityOfARequestDependsOnItsBytes(t *testing.T) {
 	}
 }
 
-// An entry that fails gives its commands back while the leadership goes on for a moment: a GET that the client sends then waits behind its write.
+// When an entry fails, its commands are requeued, and the leadership lasts for a moment longer. A GET that a client sends in that moment waits behind its
+// write.
 func TestReadWaitsForRequeuedWrite(t *testing.T) {
 	for name, end := range map[string]func(*node, any){
 		"not done": func(f *node, tag any) { f.Failed(tag, false) },
@@ -208,7 +210,7 @@ func TestScansFollowWrites(t *testing.T) {
 	}
 }
 
-// An option goes into the log when every member knows it. Before that, it is answered as by a member that does not know it.
+// A new command or option goes into the log only when every member knows it. Until then, it goes there as the error that an older member would answer.
 func TestNewOptionsWaitForAllMembers(t *testing.T) {
 	for name, test := range map[string]struct {
 		payload []byte
@@ -246,8 +248,8 @@ func TestNewOptionsWaitForAllMembers(t *testing.T) {
 
 func array(arguments ...string) string { return string(resp.AppendArray(nil, arguments...)) }
 
-// What exceeds a limit does not go into the log. The request keeps it: another leader may know other limits. The reply is bounded by what the broker
-// accepts.
+// A value that exceeds a limit does not go into the log. The request keeps the value, because another leader may know other limits. The command bounds its
+// reply to what the broker accepts.
 func TestTransactionIsBoundedBeforeTheLog(t *testing.T) {
 	f, s := newNode(t)
 	settings := fsm.DefaultSettings()
@@ -278,7 +280,7 @@ func TestTransactionIsBoundedBeforeTheLog(t *testing.T) {
 	}
 }
 
-// replyFields is enough for the longest that a reply has beyond its payload, its topic and the Correlation Data.
+// replyFields is not smaller than the longest packet of a reply without its payload, its topic and the Correlation Data.
 func TestReplyFieldsCoverTheFieldsOfAReply(t *testing.T) {
 	m := fsm.New()
 	entry := func(number uint64, command fsm.Command) *fsm.EntryOutcome {
@@ -297,7 +299,7 @@ func TestReplyFieldsCoverTheFieldsOfAReply(t *testing.T) {
 	}
 }
 
-// The delivery watermark covers what the broker has, and no more.
+// The delivery watermark passes an entry when the broker has the outputs of that entry and of all entries before it, and not earlier.
 func TestWatermarkCoversWhatTheBrokerHas(t *testing.T) {
 	f, s := newNode(t)
 	o := serve(f)

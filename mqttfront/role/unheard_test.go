@@ -80,7 +80,8 @@ func TestWhatTheNewLeaderAnsweredIsReported(t *testing.T) {
 	}
 }
 
-// A copy that arrives after the takeover is as good as one that was held: the delivery watermark does not say that it was answered.
+// An earlier leader executed a request. A copy that arrives after the takeover is held like one that arrived before: the present delivery watermark does
+// not show that the request was answered.
 func TestLateCopyOfWhatAnEarlierLeaderExecutedIsKept(t *testing.T) {
 	probe, _ := newNode(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
@@ -151,7 +152,7 @@ func TestLateCopyBehindASnapshotIsKept(t *testing.T) {
 	w := other.first().Command
 	for name, test := range map[string]struct {
 		restarted bool   // this node began with a snapshot of the earlier leader
-		leader    uint64 // in the snapshot that it is sent
+		leader    uint64 // term of the leader in the snapshot that the node is sent later
 		held      int
 	}{
 		"of another leader":                  {false, 4, 1},

@@ -13,8 +13,8 @@ import (
 	"holdfast/resp"
 )
 
-// If the broker vouches for client ids, the store writes no reply under another client's id; and never on a node's own topics.
-func TestResponseTopicsOfOthers(t *testing.T) {
+// If the broker vouches for client ids, a request must not have a response topic of another client. In no case may it have a topic of a node.
+func TestResponseTopicOfAnotherClientIsRefused(t *testing.T) {
 	for name, identity := range map[string]Identity{
 		"any client id": {}, "client ids by the broker": {ClientIDProperty: "id", OwnResponses: true},
 	} {
@@ -50,7 +50,7 @@ func TestSizeCountsEverything(t *testing.T) {
 	}
 }
 
-// set is a SET as clients send it.
+// set returns a SET request as clients send it.
 func set() *paho.Publish {
 	expiry := uint32(10)
 	return &paho.Publish{
@@ -69,7 +69,7 @@ func TestTimesOfARequest(t *testing.T) {
 	seconds := func(n uint32) *uint32 { return &n }
 	for name, test := range map[string]struct {
 		expiry    *uint32
-		ttl, left time.Duration
+		ttl, left time.Duration // left is the time until the deadline
 	}{
 		"with an expiry":       {seconds(10), 10 * time.Second, 10 * time.Second},
 		"without an expiry":    {nil, time.Minute, 0},

@@ -15,8 +15,8 @@ import (
 	"holdfast/resp"
 )
 
-// CaseError is the error while verbs and options are case sensitive, and Error while they are not. If both are the same, only Error is set. The
-// integration tests cover the rest of the grammar.
+// ParsePayload finds the error of a payload for both settings. CaseError is the error if verbs and options are case sensitive, and Error if they are not. If
+// both are the same, only Error is set. The integration tests cover the rest of the grammar.
 func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 	for _, test := range []struct {
 		arguments        []string
@@ -79,7 +79,7 @@ func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 	}
 }
 
-// A continuation token that is empty or too long stays a token, and an invalid one.
+// An empty or too long continuation token becomes an invalid token. It does not count as absent.
 func TestTokenOutOfBoundsStaysAToken(t *testing.T) {
 	for _, token := range []string{"", strings.Repeat("x", fsm.MaxContinuationToken+1)} {
 		var command fsm.Command
@@ -89,7 +89,7 @@ func TestTokenOutOfBoundsStaysAToken(t *testing.T) {
 	}
 }
 
-// A payload that the strict reading accepts, the lenient one reads the same way. The front end relies on it.
+// If the strict (case sensitive) grammar accepts a payload, the lenient one parses it to the same command. The front end relies on this.
 func TestLenientReadsWhatStrictAccepts(t *testing.T) {
 	word := rapid.SampledFrom([]string{"SET", "GET", "k", "NX", "nx", "NEX", "nex", "PX", "px", "5", "0", "", "STOP", "stop", "KEYNOTIFY", "GLOB", "glob", "SCAN", "a[", "*", "DEL", "IFVER", "ifver", "1:2:StateStore", "TXN", "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", "*2\r\n$3\r\nget\r\n$1\r\nk\r\n"})
 	rapid.Check(t, func(t *rapid.T) {
@@ -178,7 +178,8 @@ func TestOperationsOfATransactionAreParsed(t *testing.T) {
 	}
 }
 
-// A transaction has one timestamp and one fencing token. Each operation has the errors of these that it would have as a command of its own.
+// A transaction has one timestamp and one fencing token. If one of them is missing or malformed, each operation gets the error that it would get as a
+// single command.
 func TestTimesOfATransaction(t *testing.T) {
 	var command fsm.Command
 	ParsePayload(resp.AppendArray(nil, "TXN",

@@ -106,7 +106,7 @@ func TestMakeFuzzRunsEachTarget(t *testing.T) {
 	}
 }
 
-// Links from one page to another lead somewhere, and `make` commands name targets.
+// Each link from one page to another leads to a file or heading that exists. Each `make` command names targets of the Makefile.
 func TestDocumentationLinksAndTargets(t *testing.T) {
 	root := filepath.Join("..", "..")
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
@@ -163,7 +163,7 @@ func anchor(heading string) string {
 	}, heading)
 }
 
-// TestPagesHaveShortLines: a diff of a page shows which sentence changed. Tables and code cannot be broken.
+// TestPagesHaveShortLines: lines are short, so that a diff of a page shows which sentence changed. Tables and code are exempt.
 func TestPagesHaveShortLines(t *testing.T) {
 	const most = 120
 	for page, text := range pages(t, filepath.Join("..", "..")) {

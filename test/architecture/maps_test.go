@@ -133,8 +133,8 @@ func addressOrder(t *testing.T, packages []source, wanted func(*source) bool) (f
 	return found
 }
 
-// TestNoMapIsRangedOverByAddress keeps out what would make a schedule depend on memory addresses: a simulation whose seed is known could
-// not be repeated.
+// No package ranges over a map in the order of memory addresses. The schedule of a simulation would depend on them, and the run could not be repeated from
+// its seed.
 func TestNoMapIsRangedOverByAddress(t *testing.T) {
 	packages := sources(t, "holdfast/...")
 	own := func(p *source) bool {
@@ -145,8 +145,8 @@ func TestNoMapIsRangedOverByAddress(t *testing.T) {
 	}
 }
 
-// TestDependenciesRangeByAddressOnlyWhereItIsKnown names the places in dependencies of the simulation that do so all the same, and why no
-// schedule depends on them. The standard library is edited where it matters (test/sim/golib).
+// Dependencies of the simulation range over maps by address only in the files of the table, which also says why no schedule depends on that. The standard
+// library is edited where it matters (test/sim/golib).
 func TestDependenciesRangeByAddressOnlyWhereItIsKnown(t *testing.T) {
 	known := map[string]string{
 		"github.com/hashicorp/go-hclog interceptlogger.go":  "a logger of raft has one sink",

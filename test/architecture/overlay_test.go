@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestOnlyTheSimulationEditsTheRuntime: no other binary is built with an overlay of Go's runtime.
+// TestOnlyTheSimulationEditsTheRuntime: only the simulation imports the packages that edit Go's runtime and that use the edits.
 func TestOnlyTheSimulationEditsTheRuntime(t *testing.T) {
 	users := map[string][]string{
 		"holdfast/test/sim/golib":    {"holdfast/test/sim/simulate"},
@@ -24,7 +24,7 @@ func TestOnlyTheSimulationEditsTheRuntime(t *testing.T) {
 	}
 }
 
-// TestProductHasNoBuildTags: what the product is depends on the operating system alone. Tests that need it otherwise edit it (test/mutants).
+// TestProductHasNoBuildTags: the only build tags of the product are operating systems. Tests that need another product edit its source (test/mutants).
 func TestProductHasNoBuildTags(t *testing.T) {
 	systems := []string{"linux", "unix"}
 	for _, p := range sources(t, "holdfast/...") {

@@ -44,7 +44,8 @@ func TestSeedDrawsTheSameFaults(t *testing.T) {
 	}
 }
 
-// TestSearchNamesKindsOfTheSimulation keeps the command that a report prints after a violation in step with both harnesses.
+// After a violation the report prints a command that searches for the failure in the simulation. Its kinds of faults exist there, and each kind of this
+// harness has an entry in simulated.
 func TestSearchNamesKindsOfTheSimulation(t *testing.T) {
 	source, err := os.ReadFile("../sim/plan.go")
 	if err != nil {
@@ -64,7 +65,8 @@ func TestSearchNamesKindsOfTheSimulation(t *testing.T) {
 	}
 }
 
-// Every kind of fault that a mutant or the smoke asks for may be drawn, and injection.run knows every kind that may be drawn.
+// Every kind of fault that a mutant or the smoke plan asks for can be drawn. injection.run knows every kind that can be drawn, except perhaps those that
+// are skipped here.
 func TestEveryKindOfFaultCanBeInjected(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -97,7 +99,7 @@ func TestEveryKindOfFaultCanBeInjected(t *testing.T) {
 	}
 }
 
-// The rules drop what faults want dropped, for as long as one of them does.
+// The packets of an address are dropped for as long as at least one fault wants that.
 func TestNetworkRulesHoldWhileAFaultWantsThem(t *testing.T) {
 	f := newFirewall()
 	f.set(incoming, "198.18.0.1", 1)
@@ -116,7 +118,7 @@ func TestNetworkRulesHoldWhileAFaultWantsThem(t *testing.T) {
 	}
 }
 
-// The order of two requests says something only when nothing could keep one of them from the leader.
+// The order of two requests is not checked if a fault at about that time may have kept one of them from the leader's session.
 func TestOrderCountsOnlyWithoutInterveningFaults(t *testing.T) {
 	second := record.Duration(time.Second)
 	a, b := &history.Op{Call: 30 * time.Second, Replied: 31 * time.Second}, &history.Op{Replied: 32 * time.Second}
@@ -136,7 +138,7 @@ func TestOrderCountsOnlyWithoutInterveningFaults(t *testing.T) {
 	}
 }
 
-// A counter counts its series, and no other.
+// A counter of a run adds up the growth of its own series alone. A series that falls belongs to a new process.
 func TestCounterCountsItsSeriesAlone(t *testing.T) {
 	w := &world{run: record.Run{Counters: make(map[string]float64)}}
 	last := make(map[string]float64)
@@ -152,7 +154,7 @@ func TestCounterCountsItsSeriesAlone(t *testing.T) {
 	}
 }
 
-// What is known of the nodes is judged, too.
+// A late recovery, replicas that differ, and too much memory are violations.
 func TestFindingsOfNodesAreJudged(t *testing.T) {
 	well := func() *record.Run {
 		return &record.Run{Nodes: 2, Healed: record.Duration(time.Minute), Hashes: map[string]string{"n1": "a", "n2": "a"}}

@@ -133,7 +133,7 @@ func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok 
 	}
 }
 
-// withMachineStoppedLocked does what stopped does, for a caller that has called takeDisk. It returns false if it did not call do, or if a step failed.
+// withMachineStoppedLocked does what withMachineStopped does, for a caller that has called takeDisk. It returns false if it did not call do, or if a step failed.
 func (in *injection) withMachineStoppedLocked(ctx context.Context, m *machine, do func() error) (bool, error) {
 	const patience = time.Minute
 	if _, missing := in.settle(ctx, patience); missing != "" {

@@ -17,7 +17,7 @@ import (
 // version returns a version of the store.
 func version(n int64) hlc.Timestamp { return hlc.Timestamp{Wall: n, NodeID: hlc.StoreNodeID} }
 
-// op returns an operation with its times in seconds; a reply of "?" is none.
+// op returns an operation. Its times are in seconds. A reply of "?" means that none came, and v is the version in the reply.
 func op(client string, verb Verb, key, value string, call, replied float64, reply string, v int64) *Op {
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 	o := &Op{Client: client, Verb: verb, Key: key, Value: value, Call: seconds(call), Sendings: []Sending{{Receivers: []string{"broker"}}}}
@@ -50,6 +50,7 @@ func with(o *Op, change func(*Op)) *Op {
 	return o
 }
 
+// histories returns a history for each check, which must find a violation in it. The history of the name "" has none.
 func histories() map[string][]*Op {
 	token := func(n int64) func(*Op) { return func(o *Op) { o.Token = version(n) } }
 	ttl := func(o *Op) { o.TTL, o.Condition = 10*time.Second, NEX }
@@ -98,7 +99,7 @@ func histories() map[string][]*Op {
 	}
 }
 
-// bankOp returns a transaction on a bank. A reply of "OK" is that to SETs, "read" is before the values that GETs read, with commas between them.
+// bankOp returns a transaction on a bank. The reply "OK" stands for an OK to each SET. "read " comes before the values that GETs read, separated by commas.
 func bankOp(client string, call, replied float64, reply string, parts []Op) *Op {
 	o := op(client, Txn, "bank/0", "", call, replied, reply, 0)
 	o.Parts = parts
@@ -143,7 +144,8 @@ func move(from, to, newFrom, newTo string) []Op {
 	}
 }
 
-// Transactions on a bank take effect as a whole, in some order that explains all replies.
+// Check accepts a history if the transactions on a bank take effect as a whole, in some order that explains all replies. Otherwise it reports a
+// violation.
 func TestTransactionsOfABankAreOrdered(t *testing.T) {
 	open := bankOp("a", 0, 1, "OK", sets("100 a"))
 	moved := bankOp("b", 2, 3, "OK", move("100 a", "100 a", "90 b", "110 b"))
@@ -205,9 +207,14 @@ func TestBrokenPromisesAreFound(t *testing.T) {
 			t.Errorf("%q: found %q", want, found)
 		}
 	}
+	ahead := New()
+	ahead.AddAhead("a version of next year")
+	if found := Check(ahead, conditions()).Violations; len(found) != 1 || found[0].Check != "version ahead" {
+		t.Errorf("a version that is far ahead: %v", found)
+	}
 }
 
-// Two clients that both use a lock's token at the same time are counted.
+// A lock acquisition counts as contested if its token is used after another client has acquired the lock.
 func TestTwoHoldersOfOneLockAreCounted(t *testing.T) {
 	lock := func(o *Op) { o.TTL, o.Condition = time.Second, NEX }
 	h := history([]*Op{
@@ -267,7 +274,7 @@ func TestNotificationsFollowTheWatches(t *testing.T) {
 	}
 }
 
-// Notifications out of order are found, a repetition from some point on is not.
+// Notifications out of order are found. A repetition is accepted if it has all changes from some point on.
 func TestNotificationsOutOfOrderAreFound(t *testing.T) {
 	note := func(n int64) Notification {
 		return Notification{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)}
@@ -285,7 +292,8 @@ func TestNotificationsOutOfOrderAreFound(t *testing.T) {
 	}
 }
 
-// What a client with a new session missed before it had subscribed may come with a repetition, out of its place.
+// A client with a new session (a gap in the history) may miss notifications until it has subscribed again. They may then come with a repetition, out of
+// order.
 func TestNotesOrderAfterANewSession(t *testing.T) {
 	for want, gap := range map[bool]time.Duration{true: 15 * time.Second, false: 0} {
 		t.Run(fmt.Sprintf("in order: %v", want), func(t *testing.T) {
@@ -303,10 +311,11 @@ func TestNotesOrderAfterANewSession(t *testing.T) {
 	}
 }
 
-// A SET that a client with a new session missed may come with a repetition, out of its place, if the repetition reaches what the client had already.
+// If a client with a new session missed a SET, its notification may come late, with a repetition. The repetition must then go on until it reaches what the
+// client already had.
 func TestMissedSetComesWithARepetition(t *testing.T) {
 	for name, test := range map[string]struct {
-		order  []int64 // versions, one a millisecond
+		order  []int64 // versions of the notifications, which come one each millisecond
 		gap    bool    // the client has a new session before the second one
 		broken bool
 	}{
@@ -331,10 +340,10 @@ func TestMissedSetComesWithARepetition(t *testing.T) {
 	}
 }
 
-// A repetition may reach back to before a client's new session. What came since then follows in its order.
+// A repetition may begin before a client's new session. Then all that came since the new session must follow, in order.
 func TestRepetitionFromBeforeANewSession(t *testing.T) {
 	tests := map[string]struct {
-		order  []int64 // versions, one a second; the new session is at 1.5 s
+		order  []int64 // versions of the notifications, one each second; 9 is a pause. The new session begins at 1.5 s
 		broken bool
 	}{
 		"repeated to the end":                 {[]int64{1, 9, 2, 1, 2, 3}, false},
@@ -347,7 +356,7 @@ func TestRepetitionFromBeforeANewSession(t *testing.T) {
 			h.AddGap("a", 1500*time.Millisecond)
 			at := time.Duration(0)
 			for _, n := range test.order {
-				if at += time.Second; n == 9 { // long enough after the new session
+				if at += time.Second; n == 9 { // a pause, until repetitions are checked again
 					at += resubscribeTime
 					continue
 				}
@@ -360,7 +369,8 @@ func TestRepetitionFromBeforeANewSession(t *testing.T) {
 	}
 }
 
-// Where notifications were given up, a leader may repeat what the last one had left out, if it goes on to what the client knew before.
+// If notifications may have been dropped, a leader may publish one that an earlier leader dropped. It must then go on until it reaches what the client
+// already had.
 func TestNotesOrderWhereSomeWereGivenUp(t *testing.T) {
 	loose := conditions()
 	loose.NotesComplete = false
@@ -410,7 +420,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
-// Each line is a map; who does not know the outcome goes on as another process.
+// Each line is a map. After an operation of unknown outcome, its client goes on as another process.
 func TestUnknownOutcomeGoesOnAsAnotherProcessInEDN(t *testing.T) {
 	h := history([]*Op{
 		op("a", Set, "r/1", "x", 0, 1, "OK", 1), op("a", Set, "r/1", "y", 2, 0, "?", 0), op("a", Get, "r/1", "", 4, 5, "x", 1),
@@ -445,7 +455,7 @@ func TestUnknownOutcomeGoesOnAsAnotherProcessInEDN(t *testing.T) {
 	}
 }
 
-// Transactions are written as Elle's: what was read and written, and a condition as a read.
+// A transaction is written in Elle's form, as its reads and writes. A condition is written as a read.
 func TestTransactionsInEDN(t *testing.T) {
 	h := history([]*Op{
 		bankOp("a", 0, 1, "OK", sets("100 a")[:2]), bankOp("a", 2, 3, "-1", move("100 a", "100 b", "90 c", "110 c")),
@@ -469,8 +479,8 @@ func TestTransactionsInEDN(t *testing.T) {
 	}
 }
 
-// A refused value that is empty says nothing of other empty values.
-func TestRefusedEmptyValue(t *testing.T) {
+// If a SET of an empty value was refused, an empty value may still come from another SET.
+func TestRefusedEmptyValueMayBeWrittenByAnotherSet(t *testing.T) {
 	h := history([]*Op{
 		op("a", Set, "large/1", "", 0, 1, "ERR "+errorOverloaded, 0), op("b", Set, "large/1", "", 2, 3, "OK", 1), op("c", Get, "large/1", "", 4, 5, "", 1),
 	})
@@ -479,7 +489,8 @@ func TestRefusedEmptyValue(t *testing.T) {
 	}
 }
 
-// Of reads with the same reply only those count that lie within no other, and a read counts only from the SET of its value on.
+// A read is left out if its interval contains that of another read with the same reply. The interval of a read begins no earlier than the SET of its
+// value.
 func TestOnlyNeededReadsAreJudged(t *testing.T) {
 	ops := []*Op{
 		op("a", Set, "r/1", "x", 5, 6, "OK", 1), op("b", Get, "r/1", "", 0, 9, "x", 1), op("b", Get, "r/1", "", 7, 8, "x", 1), op("b", Get, "r/1", "", 1, 5.5, "x", 1),

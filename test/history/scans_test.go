@@ -18,6 +18,7 @@ func scanPage(sequence int, call, replied float64, keys string, after, next stri
 	})
 }
 
+// A scan must have each key that was there throughout, at most once and in order, and no key that cannot have been there.
 func TestScansThatMissOrRepeatAreFound(t *testing.T) {
 	set := func(key string, call, replied float64) *Op {
 		return op("a", Set, key, "v"+key, call, replied, "OK", int64(100*replied)+int64(key[len(key)-1]))

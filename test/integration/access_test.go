@@ -10,7 +10,8 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// One client does not become another by anything that it sends, and does not get at what another one has.
+// A client cannot pass for another one by anything that it sends: user properties, a response topic or a will. It neither reads nor changes the other
+// client's keys and watches.
 func TestAttacksOnIdentity(t *testing.T) {
 	g := startGuarded(t)
 	s, audit := startGuardedServer(t, g)
@@ -58,7 +59,7 @@ func TestAttacksOnIdentity(t *testing.T) {
 		t.Errorf("the victim's key: %q", reply.Payload)
 	}
 
-	// The plugin denies a packet with very many user properties, without stalling the broker: an earlier one copied them for 35 s.
+	// The plugin denies a packet with very many user properties, without stalling the broker. An earlier version of the plugin copied them for 35 s.
 	tried++
 	began := time.Now()
 	attacker.publish(request{payload: array("GET", "own/robot-1"), properties: repeated("k", "", 100_000)})
@@ -69,7 +70,7 @@ func TestAttacksOnIdentity(t *testing.T) {
 		t.Errorf("100,000 user properties took the broker %v", took)
 	}
 
-	// A request with another client's response topic, or a node's own topic, is not answered, and its client is disconnected.
+	// A request whose response topic is invalid, or belongs to another client or a node, is not answered. Its publisher is disconnected.
 	for _, topic := range []string{victim.topic, "clients/press-1/anything", "clients/press-1", goResponseOf("press-1"), "clients/robot-2/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response", strings.Repeat("l/", 200) + "l", "holdfast/holdfast/n1/probe", notificationsOf("press-1")[:60]} {
 		tried++
 		offender := g.connect(t, "robot-2", "robot")
@@ -78,9 +79,9 @@ func TestAttacksOnIdentity(t *testing.T) {
 			t.Errorf("response topic %s: ended with 0x%02X", topic, reason)
 		}
 	}
-	attacker = g.connect(t, "robot-1", "robot") // of the same user, which was disconnected
+	attacker = g.connect(t, "robot-1", "robot") // the broker disconnects all clients of the user robot, together with robot-2
 
-	// A will is no request, whatever it says.
+	// A will on the request topic is not executed.
 	for _, command := range []string{array("SET", "own/press-1", "stolen"), array("GET", "own/press-1"), array("KEYNOTIFY", "own/press-1", "STOP")} {
 		tried++
 		g.publishWill(t, command)
@@ -100,7 +101,7 @@ func TestAttacksOnIdentity(t *testing.T) {
 	}
 	t.Logf("%d attacks by what a request says, all stopped", tried)
 
-	// And it is written down who did what, by which rule.
+	// The audit log says who did what, and which rule of the policy allowed it.
 	s.stop()
 	for file, want := range map[string]string{
 		audit:             `"command":"SET","clientId":"press-1","username":"press","key":"own/press-1","outcome":"done","rule":1,"version":"`,
@@ -123,7 +124,8 @@ func repeated(key, value string, count int) (properties []string) {
 	return properties
 }
 
-// What only nodes may do, clients may not: the plugin and the access control list say so.
+// A client cannot subscribe to, or publish on, topics of nodes and of other clients, nor connect under their client ids. The plugin and the access control
+// list deny it.
 func TestAttacksOnTopics(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
@@ -137,11 +139,11 @@ func TestAttacksOnTopics(t *testing.T) {
 		"#", "+/#", "clients/#", "clients/+/services/#", "statestore/#", "clients/+/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response",
 	} {
 		tried++
-		_ = attacker.trySubscribe(filter) // a filter that is too wide may be granted; nothing of others may come by it
+		_ = attacker.trySubscribe(filter) // some may be granted; below it is checked that nothing of the victim's comes
 	}
 	for _, filter := range []string{"#", "+/#", "clients/#", "+/+/+/+/+/+/+/+", "statestore/#", "$share/group/#", "+/+/+/+/+"} {
 		tried++
-		if err := attacker.trySubscribe(filter); err == nil { // the broker would take it for a subscriber of notifications
+		if err := attacker.trySubscribe(filter); err == nil { // the broker would count the attacker as a subscriber of every notification
 			t.Errorf("%s is granted", filter)
 		}
 	}
@@ -163,7 +165,7 @@ func TestAttacksOnTopics(t *testing.T) {
 		}
 	}
 	victim.call(request{payload: array("GET", "own/press-1")})
-	// Whatever of the victim's had come to the attacker would be there first.
+	// A message of the victim's would have come to the attacker before this reply.
 	attacker.publish(request{payload: array("GET", "own/robot-1")})
 	select {
 	case m := <-attacker.inbox:
@@ -185,12 +187,13 @@ func TestAttacksOnTopics(t *testing.T) {
 	t.Logf("%d attacks on topics and client ids, all stopped", tried)
 }
 
-// A publisher with an invalid response topic is disconnected, and can come back. A client that uses the id of another one does not get that one disconnected.
-func TestSendAwayOnMosquitto(t *testing.T) {
+// The publisher of a request with an invalid response topic is disconnected, and may connect again. If it names another client in its user properties, that
+// client stays connected.
+func TestPublisherWithInvalidResponseTopicIsKickedOnMosquitto(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
 	bystander, offender := g.connect(t, "press-1", "press"), g.connect(t, "robot-1", "robot")
-	bystander.call(request{payload: array("GET", "own/press-1")}) // somebody leads
+	bystander.call(request{payload: array("GET", "own/press-1")}) // the reply shows that the node leads
 	offender.publish(request{payload: array("GET", "k"), topic: invokeTopic, properties: []string{"__srcId", "press-1", "$holdfast-client-id", "press-1", "$holdfast-username", "press"}})
 	if reason := offender.end(); reason != 0x98 {
 		t.Errorf("disconnected with reason 0x%02X, want 0x98 (administrative action)", reason)

@@ -36,6 +36,7 @@ func bench(t *testing.T, address string, arguments ...string) (r benchResult) {
 	return r
 }
 
+// holdfast bench fills its keys if asked, measures a closed loop or an open loop at a fixed rate, and writes a histogram. It rejects invalid flags.
 func TestBenchHoldsRateAndWritesAHistogram(t *testing.T) {
 	target := startBehindMosquitto(t)
 	if r := bench(t, target.address, "--outstanding", "8", "--clients", "2", "--ratio", "50:50", "--keys", "50", "--fill", "--warmup", "100ms"); r.Clients != 2 || r.TargetRate != 0 {

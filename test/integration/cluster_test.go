@@ -31,7 +31,7 @@ type memberInfo struct {
 	TrailsLeaderBy uint64 `json:"trailsLeaderBy"`
 }
 
-// newMember prepares a process of a cluster. address is its own for the other members, peers the value of --cluster.peers.
+// newMember prepares a process of a cluster, and does not start it. address is where the other members reach it; peers is the value of --cluster.peers.
 func newMember(t testing.TB, id, broker, address, peers string, extra ...string) *server {
 	t.Helper()
 	s := &server{health: fmt.Sprintf("127.0.0.1:%d", freePort(t)), admin: fmt.Sprintf("127.0.0.1:%d", freePort(t)), id: id, peer: address}
@@ -111,7 +111,7 @@ func (m members) running() (list members) {
 	return list
 }
 
-// leader returns the member that leads, as the first that runs and answers says.
+// leader returns the member that leads, according to the first running member that answers.
 func (m members) leader(t testing.TB) *server {
 	t.Helper()
 	var found *server
@@ -227,7 +227,7 @@ func (l *load) stop() {
 	l.clients = nil
 }
 
-// progress waits until as many more requests were answered.
+// progress waits until "more" further requests were answered.
 func (l *load) progress(more int) {
 	l.t.Helper()
 	l.mu.Lock()
@@ -253,7 +253,7 @@ func (l *load) delaysAround(from, to time.Time) (delays []time.Duration) {
 	return delays
 }
 
-// check reads every key once more: what was acknowledged is there, with the version of the answer, so it was applied once.
+// check reads every key once more. It must have the version with which its SET was acknowledged: then the SET was applied exactly once.
 func (l *load) check(t testing.TB, broker string) {
 	t.Helper()
 	store, err := client.Connect(context.Background(), client.Config{Addresses: []string{broker}, Timeout: 30 * time.Second})

@@ -36,21 +36,23 @@ type row struct {
 	name    string
 	payload string
 	want    string
-	// ts is "none", "new", "stored" (that of the last "new"), or "" for not looked at.
+	// ts says which version (__ts) the reply must have: "none"; "new", greater than all before; "stored", that of the last "new" row; or "", not checked.
 	ts         string
-	properties []string // "__ts" of now is added to SETs unless it is set here
-	noTS       bool
+	properties []string // user properties; a SET also gets "__ts" of now, unless it is here
+	noTS       bool     // a SET gets no "__ts"
 }
 
+// sdk returns user properties that select the dialect of the client libraries: a change that is not applied is answered :-1 instead of -1, and a
+// deletion is notified as DELETE instead of DEL.
 func sdk(more ...string) []string { return append([]string{"__protVer", "1.0"}, more...) }
 
-// ahead is a timestamp that many milliseconds in the future.
+// ahead returns a timestamp that is ms milliseconds in the future.
 func ahead(ms int64) string { return fmt.Sprintf("%d:0:tester", time.Now().UnixMilli()+ms) }
 
-// rows returns the rows of SET, GET, DEL, VDEL and KEYNOTIFY of keys, with the extension IFVER.
+// rows returns the rows of SET, GET, DEL and VDEL, with the extension IFVER, and of KEYNOTIFY of single keys. They are sent in this order to one store.
 func rows() []row {
 	return []row{
-		// §2: SET, GET, DEL, VDEL
+		// SET, GET, DEL, VDEL (docs/protocol.md, Commands)
 		{name: "GET of nothing", payload: "*2\r\n$3\r\nGET\r\n$7\r\nSETKEY2\r\n", want: "$-1\r\n", ts: "none"},
 		{name: "SET", payload: "*3\r\n$3\r\nSET\r\n$7\r\nSETKEY2\r\n$6\r\nVALUE5\r\n", want: "+OK\r\n", ts: "new"},
 		{name: "GET", payload: "*2\r\n$3\r\nGET\r\n$7\r\nSETKEY2\r\n", want: "$6\r\nVALUE5\r\n", ts: "stored"},
@@ -70,7 +72,7 @@ func rows() []row {
 		{name: "GET of binary", payload: array("GET", "\x00\xff\r\n"), want: "$8\r\n\r\n$-1\r\n\x00\r\n", ts: "stored"},
 		{name: "no wildcards", payload: array("GET", "*"), want: "$-1\r\n"},
 
-		// §2: conditions
+		// The conditions of SET
 		{name: "NX on nothing", payload: array("SET", "c", "a", "NX"), want: "+OK\r\n", ts: "new"},
 		{name: "NX on a value", payload: array("SET", "c", "b", "NX"), want: "-1\r\n", ts: "stored"},
 		{name: "NX on a value, sdk", payload: array("SET", "c", "b", "NX"), want: ":-1\r\n", ts: "stored", properties: sdk()},
@@ -91,7 +93,7 @@ func rows() []row {
 		{name: "a fraction is rounded up", payload: array("SET", "c3", "b", "PX", "100000.25"), want: "+OK\r\n", ts: "new"},
 		{name: "the longest PX", payload: array("SET", "c3", "b", "PX", "9007199254740992"), want: "+OK\r\n", ts: "new"},
 
-		// §12.1: version conditions. {stored} is the version that the last "new" row got.
+		// Version conditions (docs/protocol.md, Extensions). {stored} stands for the version of the last "new" row.
 		{name: "SET v", payload: array("SET", "v", "a"), want: "+OK\r\n", ts: "new"},
 		{name: "IFVER of another version", payload: "*5\r\n$3\r\nSET\r\n$1\r\nv\r\n$1\r\nb\r\n$5\r\nIFVER\r\n$14\r\n1:0:StateStore\r\n", want: "-1\r\n", ts: "stored"},
 		{name: "IFVER of another version, sdk", payload: array("SET", "v", "b", "IFVER", "1:0:StateStore"), want: ":-1\r\n", ts: "stored", properties: sdk()},
@@ -113,7 +115,7 @@ func rows() []row {
 		{name: "VDEL IFVER", payload: array("VDEL", "v", "IFVER", "1:0:StateStore"), want: errArguments},
 		{name: "DEL IFVER without", payload: array("DEL", "v", "IFVER"), want: errArguments},
 
-		// §2, §3: what is wrong with a request
+		// Invalid requests, and which error is checked first (docs/protocol.md, Errors)
 		{name: "PX 0", payload: array("SET", "k", "v", "PX", "0"), want: errSyntax, ts: "none"},
 		{name: "PX too long", payload: array("SET", "k", "v", "PX", "9007199254740993"), want: errSyntax},
 		{name: "PX -1", payload: array("SET", "k", "v", "PX", "-1"), want: errSyntax},
@@ -161,7 +163,7 @@ func rows() []row {
 		{name: "__ts before __ft", payload: array("SET", "k", "v"), want: errSkew, properties: []string{"__ts", ahead(75_000), "__ft", ahead(75_000)}},
 		{name: "zero-padded __ts", payload: array("SET", "c3", "v"), want: "+OK\r\n", properties: []string{"__ts", "000001696374425000:00000:c"}, ts: "new"},
 
-		// §5: fencing
+		// Fencing (docs/protocol.md, Versions, fencing, expiry). In the names, "without", "older" and "the same" are about the fencing token.
 		{name: "SET with a token", payload: array("SET", "f", "1"), want: "+OK\r\n", properties: []string{"__ts", now(), "__ft", "1000:1:StateStore"}, ts: "new"},
 		{name: "SET without", payload: array("SET", "f", "2"), want: errTokenNeeded, ts: "none"},
 		{name: "DEL without", payload: array("DEL", "f"), want: errTokenNeeded},
@@ -181,7 +183,7 @@ func rows() []row {
 		{name: "the token is gone with the key", payload: array("SET", "f", "4"), want: "+OK\r\n", ts: "new"},
 		{name: "DEL with a token on a key without", payload: array("DEL", "f"), want: ":1\r\n", properties: []string{"__ft", "1:0:A"}, ts: "stored"},
 
-		// §9: KEYNOTIFY, without changes
+		// KEYNOTIFY, while no key changes
 		{name: "STOP of nothing", payload: array("KEYNOTIFY", "w", "STOP"), want: ":0\r\n", ts: "none"},
 		{name: "KEYNOTIFY", payload: array("KEYNOTIFY", "w"), want: "+OK\r\n", ts: "none"},
 		{name: "KEYNOTIFY again", payload: array("KEYNOTIFY", "w"), want: "+OK\r\n"},
@@ -204,6 +206,7 @@ func syntaxErrors() []string {
 	}
 }
 
+// Each command is answered byte for byte as docs/protocol.md says, with the right version and the properties that all replies have.
 func TestCommandsAreAnsweredByteForByte(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "tester", false)
@@ -211,8 +214,8 @@ func TestCommandsAreAnsweredByteForByte(t *testing.T) {
 		for _, payload := range syntaxErrors() {
 			list = append(list, row{name: fmt.Sprintf("syntax error %.30q", payload), payload: payload, want: errSyntax, ts: "none"})
 		}
-		const properties = 1000                                                                          // at most, around the payload
-		list = slices.DeleteFunc(list, func(r row) bool { return len(r.payload)+properties > p.packet }) // it never gets to the store
+		const properties = 1000                                                                          // bytes of a packet around the payload, at most
+		list = slices.DeleteFunc(list, func(r row) bool { return len(r.payload)+properties > p.packet }) // larger than the broker's packets: it never reaches the store
 		t.Logf("%d cases", len(list))
 		stored, last := "", ""
 		for _, r := range list {
@@ -245,7 +248,7 @@ func TestCommandsAreAnsweredByteForByte(t *testing.T) {
 	})
 }
 
-// withVersion puts a version in the place of {stored}, and its size in the place of the size of that.
+// withVersion replaces {stored} in a payload with a version, and adapts the length of the bulk string.
 func withVersion(payload, version string) string {
 	for _, pattern := range []string{"{stored}", "00{stored}", "{stored}x"} {
 		text := strings.Replace(pattern, "{stored}", version, 1)
@@ -263,7 +266,7 @@ func hasKey(properties []string, key string) bool {
 	return false
 }
 
-// newer compares two versions of the store.
+// newer reports whether a is a valid version of the store and greater than b. An empty b is less than every version.
 func newer(a, b string) bool {
 	pattern := regexp.MustCompile(`^(0|[1-9][0-9]*):(0|[1-9][0-9]*):StateStore$`)
 	if !pattern.MatchString(a) {
@@ -278,7 +281,7 @@ func newer(a, b string) bool {
 	return aw > bw || aw == bw && ac > bc
 }
 
-// checkReply looks at what all replies have in common.
+// checkReply checks the properties that all replies have.
 func checkReply(t *testing.T, name string, m *paho.Publish) {
 	t.Helper()
 	for key, want := range map[string]string{"__stat": "200", "__protVer": "1.0"} {
@@ -299,7 +302,8 @@ func checkReply(t *testing.T, name string, m *paho.Publish) {
 	}
 }
 
-// §1: what is not executed, and how it is answered.
+// A request that lacks what the protocol demands is not executed. It is ignored, or answered with an error (docs/protocol.md, Requests). Properties that the
+// store does not know change nothing.
 func TestMalformedRequestsAreRefused(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "asker", false)
@@ -390,7 +394,7 @@ func TestMalformedRequestsAreRefused(t *testing.T) {
 		r.qos = 2
 		want := "+OK\r\n"
 		if target.embedded {
-			want = errQoS // the embedded broker can tell
+			want = errQoS // the embedded broker shows the store with which QoS a client has published
 		}
 		if m = p.call(r); string(m.Payload) != want {
 			t.Errorf("QoS 2: %q, want %q", m.Payload, want)
@@ -398,7 +402,7 @@ func TestMalformedRequestsAreRefused(t *testing.T) {
 	})
 }
 
-// §1: a request with an invalid response topic is not answered or executed, and the embedded broker disconnects its publisher.
+// A request with an invalid response topic is not answered or executed, and the embedded broker disconnects its publisher.
 func TestInvalidResponseTopics(t *testing.T) {
 	t.Parallel() // it mostly waits
 	onBoth(t, nil, func(t *testing.T, target *target) {
@@ -436,7 +440,7 @@ func TestInvalidResponseTopics(t *testing.T) {
 	})
 }
 
-// §10: a copy takes effect once and is answered each time with the same reply.
+// A copy of a request (the same message once more) takes no effect, and gets the reply of the first (docs/protocol.md, Exactly once).
 func TestCopiesTakeEffectOnceAndAreAnsweredAlike(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "repeater", false)

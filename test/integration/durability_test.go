@@ -14,7 +14,7 @@ import (
 	"holdfast/client"
 )
 
-// acknowledged is what the clients were told, kept outside of the process that is killed.
+// acknowledged records what the server has acknowledged. It belongs to the test, which outlives the killed server.
 type acknowledged struct {
 	mu       sync.Mutex
 	values   map[string]int // the last value of each key whose SET was answered
@@ -34,12 +34,11 @@ func (a *acknowledged) note(t *testing.T, key string, value int, version string)
 	a.sets++
 }
 
-// kills is how often the server is killed, with one log store; half as often with the other.
+// kills is how often the server is killed with the log store wal. With boltdb it is half as often.
 const kills = 100
 
-// A server that is killed at random moments, a hundred times under load, loses nothing that it acknowledged: no value, no
-// version, no token, no time to live; its clock never repeats; and no request fails, because the broker keeps what was not
-// answered.
+// A server that is killed at random moments under load, a hundred times, loses nothing that it acknowledged: no value, version, fencing token or time to
+// live. It never gives a version twice. No request fails, because the broker keeps the requests that were not answered.
 func TestKilledNodesLoseNothingAnswered(t *testing.T) {
 	t.Parallel() // it mostly waits
 	t.Run("wal", func(t *testing.T) { testKill(t, "wal", kills) })
@@ -92,7 +91,7 @@ func testKill(t *testing.T, logStore string, count int) {
 	s.waitReady(t)
 	checkAcknowledged(t, store, acks)
 
-	// The lock is there with its version, its token and its time to live.
+	// The lock has its version and its token. Below, a key with a time to live expires although the server was killed meanwhile.
 	value, version, err := store.Get(t.Context(), "lock")
 	if string(value) != "holder" || version != lock || err != nil {
 		t.Errorf("lock: %q %v, %v; want the version %v", value, version, err, lock)
@@ -134,7 +133,7 @@ func checkAcknowledged(t *testing.T, store *client.Client, acks *acknowledged) {
 		}
 		got, _ := strconv.Atoi(string(value))
 		switch {
-		case got < want || got > want+1: // one more may have been under way
+		case got < want || got > want+1: // the next SET may have been under way
 			t.Errorf("%s is %d, but %d was acknowledged", key, got, want)
 		case got == want && version.String() != acks.versions[key]:
 			t.Errorf("%s has the version %v, but %s was acknowledged", key, version, acks.versions[key])
@@ -142,7 +141,8 @@ func checkAcknowledged(t *testing.T, store *client.Client, acks *acknowledged) {
 	}
 }
 
-// A broker that is restarted under load: everything goes on by itself, and nothing that was acknowledged is lost.
+// After a restart of the broker under load, requests, locks and watches go on by themselves, and nothing that was acknowledged is lost. A watcher learns
+// that it may have missed changes.
 func TestBrokerRestartUnderLoadLosesNothing(t *testing.T) {
 	broker := startMosquitto(t)
 	newServer(t, "mqtt://"+broker.address, t.TempDir()).waitReady(t)
@@ -216,7 +216,7 @@ func TestBrokerRestartUnderLoadLosesNothing(t *testing.T) {
 	})
 }
 
-// SIGTERM stops a server in time, whatever its broker does, and what was under way is answered, by it or by the next.
+// SIGTERM stops a server within seconds, also if its broker is down. Requests that were under way are answered, by this process or by the next.
 func TestStopAnswersWhatIsUnderWay(t *testing.T) {
 	broker := startMosquitto(t)
 	dir := t.TempDir()

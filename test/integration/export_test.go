@@ -68,7 +68,7 @@ func withoutVersions(lines string) string {
 	return out.String()
 }
 
-// What is exported and imported again is the same, but for the versions: binary keys and values, times to live, fencing tokens.
+// The import of an export into another store gives the same keys: binary keys and values, times to live, fencing tokens. Only the versions differ.
 func TestExportAndImportKeepEachKey(t *testing.T) {
 	r := startExport(t)
 	token, err := client.ParseVersion("1696374425000:1:StateStore")
@@ -123,27 +123,34 @@ func TestImportIsCarefulAndResumable(t *testing.T) {
 		arguments   []string
 		want        string
 		code        int
+		keeps       bool // existing keys
 	}{
-		{"dry run", lines, []string{"--dry-run"}, "nothing is changed: of the lines 1 have a new key, 2 another value, 1 the same value, and 0 would be skipped\n", 0},
-		{"dry run, existing keys stay", lines, []string{"--dry-run", "--if-absent"}, "nothing is changed: of the lines 1 have a new key, 0 another value, 0 the same value, and 3 would be skipped\n", 0},
-		{"existing keys stay", lines, []string{"--if-absent", "-"}, "1 keys stored, 3 skipped\n", 0},
-		{"a fenced key needs its token", lines, nil, "", 3},
-		{"the last one counts", `{"key":"twice","value":"1"}` + "\n" + `{"key":"twice","value":"2"}`, []string{"-o", "json"}, `{"stored":2,"skipped":0,"new":0,"changed":0,"unchanged":0}` + "\n", 0},
-		{"a bad line", `{"key":"k","value":"v","tll":5}`, nil, "", 2},
-		{"from a line before the first", lines, []string{"--from", "0"}, "", 2},
-		{"from behind the bad line", `{"key":"k"}` + "\n" + `{"key":"from","value":"2"}`, []string{"--from", "2"}, "1 keys stored\n", 0},
-		{"from behind the last line", `{"key":"k","value":"v"}`, []string{"--from", "3"}, "", 2},
-		{"nothing", "", nil, "0 keys stored\n", 0},
-		{"a file that is not there", "", []string{"/nonexistent"}, "", 2},
+		{"dry run", lines, []string{"--dry-run"}, "nothing is changed: of the lines 1 have a new key, 2 another value, 1 the same value, and 0 would be skipped\n", 0, true},
+		{"dry run, existing keys stay", lines, []string{"--dry-run", "--if-absent"}, "nothing is changed: of the lines 1 have a new key, 0 another value, 0 the same value, and 3 would be skipped\n", 0, true},
+		{"existing keys stay", lines, []string{"--if-absent", "-"}, "1 keys stored, 3 skipped\n", 0, true},
+		{"a fenced key needs its token", lines, nil, "", 3, false},
+		{"the last one counts", `{"key":"twice","value":"1"}` + "\n" + `{"key":"twice","value":"2"}`, []string{"-o", "json"}, `{"stored":2,"skipped":0,"new":0,"changed":0,"unchanged":0}` + "\n", 0, false},
+		{"a bad line", `{"key":"k","value":"v","tll":5}`, nil, "", 2, false},
+		{"from a line before the first", lines, []string{"--from", "0"}, "", 2, false},
+		{"from behind the bad line", `{"key":"k"}` + "\n" + `{"key":"from","value":"2"}`, []string{"--from", "2"}, "1 keys stored\n", 0, false},
+		{"from behind the last line", `{"key":"k","value":"v"}`, []string{"--from", "3"}, "", 2, false},
+		{"nothing", "", nil, "0 keys stored\n", 0, false},
+		{"a file that is not there", "", []string{"/nonexistent"}, "", 2, false},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			r.t = t
 			if out, code := r.importing(step.stdin, step.arguments...); out != step.want || code != step.code {
 				t.Errorf("%q, exit code %d; want %q, %d", out, code, step.want, step.code)
 			}
+			if value, _, err := r.store.Get(t.Context(), "other"); step.keeps && (err != nil || string(value) != "old") {
+				t.Errorf("an existing key was changed: %q, %v", value, err)
+			}
 		})
 	}
 	r.t = t
+	if value, _, err := r.store.Get(t.Context(), "other"); err != nil || string(value) != "new" { // without --if-absent, until the fenced key
+		t.Errorf("an existing key: %q, %v", value, err)
+	}
 	if value, _, err := r.store.Get(t.Context(), "twice"); err != nil || string(value) != "2" {
 		t.Errorf("the later line of one key does not count: %q, %v", value, err)
 	}
@@ -152,7 +159,7 @@ func TestImportIsCarefulAndResumable(t *testing.T) {
 	}
 }
 
-// A thousand lines before a bad one are stored. The number to go on with is that of the bad line.
+// An import stops at a bad line, after it has stored the thousand lines before it. The line number that it gives for --from is that of the bad line.
 func TestImportSaysWhereToGoOn(t *testing.T) {
 	r := startExport(t)
 	var lines bytes.Buffer
@@ -200,7 +207,7 @@ func TestImportNeedsRightsAndRoom(t *testing.T) {
 	}
 }
 
-// While no node leads, an export waits, and goes on with the same page.
+// An export tries again while no node leads, and goes on with the same page. The admin API is a fake that reports "no leader" at every other call.
 func TestExportWaitsForALeader(t *testing.T) {
 	var asked atomic.Int32
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -225,7 +232,8 @@ func TestExportWaitsForALeader(t *testing.T) {
 	}
 }
 
-// A named pipe is written to, and not replaced by a file. An import from a pipe reports a line that fails while the other end is open.
+// An export writes to a named pipe, and does not replace it with a file. An import from a pipe reports a line that fails at once, although the other end
+// is still open.
 func TestExportAndImportUsePipes(t *testing.T) {
 	r := startExport(t)
 	r.set("k", "v")

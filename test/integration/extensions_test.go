@@ -8,7 +8,7 @@ import (
 // extensionRows returns the rows of SCAN, and of what only Holdfast has: watches of patterns and transactions.
 func extensionRows() []row {
 	return []row{
-		// §11: SCAN. The literal bytes are those that the protocol's Rust library sends and parses.
+		// SCAN (docs/protocol.md, Listing keys). The literal bytes are those that the protocol's Rust library sends and parses.
 		{name: "SCAN of nothing", payload: "*2\r\n$4\r\nSCAN\r\n$6\r\nscan/*\r\n", want: "*1\r\n*0\r\n", ts: "none"},
 		{name: "SET scan/b", payload: array("SET", "scan/b", "1"), want: "+OK\r\n"},
 		{name: "SET scan/a", payload: array("SET", "scan/a", "1"), want: "+OK\r\n"},
@@ -37,7 +37,7 @@ func extensionRows() []row {
 		{name: "a pattern that is too long", payload: array("SCAN", strings.Repeat("k", 1025)), want: errQuota},
 		{name: "scan in lower case", payload: array("scan", "*"), want: errUnknown},
 
-		// KEYNOTIFY GLOB, without changes
+		// KEYNOTIFY GLOB (a watch of a pattern), while no key changes
 		{name: "GLOB, sdk", payload: array("KEYNOTIFY", "ws*", "GLOB"), want: "+OK\r\n", properties: sdk()},
 		{name: "GLOB STOP, sdk", payload: array("KEYNOTIFY", "ws*", "GLOB", "STOP"), want: "+OK\r\n", properties: sdk()},
 		{name: "GLOB STOP of nothing", payload: array("KEYNOTIFY", "w*", "GLOB", "STOP"), want: ":0\r\n", ts: "none"},
@@ -86,6 +86,6 @@ func extensionRows() []row {
 		{name: "the longest TXN", payload: array(append([]string{"TXN"}, slices.Repeat([]string{array("GET", "txn/a")}, 128)...)...), want: "*128\r\n" + strings.Repeat("$-1\r\n", 128)},
 		{name: "a TXN that is too long", payload: array(append([]string{"TXN"}, slices.Repeat([]string{array("GET", "txn/a")}, 129)...)...), want: errArguments},
 		{name: "TXN with a value that is too long", payload: array("TXN", array("GET", "k"), array("SET", "k", strings.Repeat("v", 4<<20+1))), want: errQuota},
-		{name: "TXN that reads too much", payload: array("TXN", array("GET", "k"), array("GET", "txn/f")), want: errQuota}, // the longest value, which an earlier row has set, and one byte
+		{name: "TXN that reads too much", payload: array("TXN", array("GET", "k"), array("GET", "txn/f")), want: errQuota}, // k has the longest value, which an earlier row has set, and txn/f one byte more
 	}
 }

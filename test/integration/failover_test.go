@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// repetitions is how often each failure is repeated, and the factor of the bounds in time. HOLDFAST_REPEAT is for measuring on a machine that does
-// nothing else. Otherwise other tests run beside this one, and two rounds show that no request fails.
+// repetitions returns how often each failure is repeated, and the factor by which the bounds on latency are multiplied. HOLDFAST_REPEAT sets the count for
+// measurements on an idle machine, with the factor 1. Without it, other tests run at the same time: there are two rounds and wider bounds.
 func repetitions(t testing.TB) (count int, slack time.Duration) {
 	t.Helper()
 	text := os.Getenv("HOLDFAST_REPEAT")
@@ -30,14 +30,14 @@ const failureClients = 64
 // failure is something that happens to a member, and how late requests may be because of it.
 type failure struct {
 	name   string
-	strike func(t *testing.T, m members) // returns when all members are ready
+	strike func(t *testing.T, m members) // makes it happen, and returns when all members are ready again
 	most   time.Duration                 // bounds the latency of each request around the failure
 	p99    time.Duration                 // bounds the 99th percentile of the same requests
 	// settings are those of the members beyond the defaults.
 	settings []string
 }
 
-// lean are the settings with which members use the least of the processor.
+// lean returns the settings with which members use the least processor time: only the leader receives requests.
 func lean() []string { return []string{"--cluster.ingest", "leader"} }
 
 func killLeader(t *testing.T, m members) {
@@ -57,7 +57,7 @@ func stopLeader(t *testing.T, m members) {
 	m.waitReady(t)
 }
 
-// No failure of one member fails a request, whatever happens to the leader: the requests are only late. Each takes effect once.
+// No request fails when a member, even the leader, is killed, stopped or paused: requests are only late. Each takes effect once.
 func TestFailoverFailsNoRequest(t *testing.T) {
 	for _, f := range []failure{
 		{"kill", killLeader, 2500 * time.Millisecond, 1500 * time.Millisecond, nil},

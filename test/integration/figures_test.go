@@ -13,7 +13,7 @@ import (
 	"holdfast/client"
 )
 
-// keysForFigures is the number of keys of HOLDFAST_FIGURES, which these measurements need: `make figures` sets it.
+// keysForFigures returns the number of keys for measurements, from HOLDFAST_FIGURES. If it is not set, the test is skipped: `make figures` sets it.
 func keysForFigures(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("HOLDFAST_FIGURES")
@@ -27,7 +27,7 @@ func keysForFigures(t *testing.T) int {
 	return keys
 }
 
-// fill writes keys of 20 bytes with values of 100.
+// fill writes keys of 20 bytes with values of 100 bytes.
 func fill(t *testing.T, broker string, keys int) {
 	t.Helper()
 	const clients, outstanding = 4, 64
@@ -66,7 +66,8 @@ func patiently(t *testing.T, what string, condition func() bool) time.Duration {
 	return time.Since(began)
 }
 
-// How long a node with many keys takes to start, and one that lost its disk to come back, and what clients feel of it.
+// TestManyKeys measures how long a node with many keys takes to start, and a wiped node to vote again, and the latency of requests meanwhile. It has no
+// bounds.
 func TestManyKeys(t *testing.T) {
 	keys := keysForFigures(t)
 	broker := startMosquitto(t)
@@ -106,7 +107,7 @@ func TestManyKeys(t *testing.T) {
 	}
 }
 
-// Requests per second with one node and with three, in one run.
+// TestThroughput measures the requests per second with one node and with three, in turn. It has no bounds.
 func TestThroughput(t *testing.T) {
 	keysForFigures(t)
 	for round := range 3 {

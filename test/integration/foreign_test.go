@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// mosquitto_rr does the first steps.
+// mosquitto_rr, a plain MQTT 5 request-response client, can send requests and prints their replies.
 func TestMosquittoRRSetsAndGets(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		host, port, _ := strings.Cut(target.address, ":")
@@ -44,7 +44,7 @@ func TestMosquittoRRSetsAndGets(t *testing.T) {
 	})
 }
 
-// Debian's python3-paho-mqtt does the first steps, and watches.
+// A client with Debian's python3-paho-mqtt sets, gets, deletes and watches keys (testdata/first_steps.py).
 func TestPythonPahoSetsGetsAndWatches(t *testing.T) {
 	// Debian's Python, not another that may come first in the path.
 	const python = "/usr/bin/python3"
@@ -65,7 +65,7 @@ func TestPythonPahoSetsGetsAndWatches(t *testing.T) {
 }
 
 // The client commands print what they should, with the exit codes that scripts rely on.
-func TestCommandsOfTheReadmeWorkWhenPasted(t *testing.T) {
+func TestClientCommandsPrintAndExitAsDocumented(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		for _, step := range []struct {
 			arguments string
@@ -91,7 +91,7 @@ func TestCommandsOfTheReadmeWorkWhenPasted(t *testing.T) {
 			{"set k v --px 0s", "", "", 2},
 			{"set k v --nx --nex", "", "", 2},
 			{"set k v --fence x", "", "", 2},
-			{"set k v --fence=", "", "", 2}, // as of a variable that is not set
+			{"set k v --fence=", "", "", 2}, // as in --fence=$UNSET
 			{"set k v --if-version=", "", "", 2},
 			{"del k --if-version=", "", "", 2},
 			{"set k v --if-version x", "", "", 2},
@@ -134,6 +134,7 @@ func TestCommandsOfTheReadmeWorkWhenPasted(t *testing.T) {
 	})
 }
 
+// holdfast lock runs a program while it holds a lock, gives it the fencing token, and exits with its code. A second holder is refused.
 func TestLockCommandRunsAProgramUnderALock(t *testing.T) {
 	target := startBehindMosquitto(t)
 	dir := t.TempDir()
@@ -160,7 +161,7 @@ func TestLockCommandRunsAProgramUnderALock(t *testing.T) {
 		t.Errorf("the lock was not given back: code %d", code)
 	}
 
-	// A lock that somebody else has taken meanwhile is lost: the command is ended.
+	// When another client sets the key of the lock, the lock is lost, and the program is ended.
 	loser := start(t, binary, "lock", "master", "--ttl", "1s", "--", "sh", "-c", "touch "+filepath.Join(dir, "again")+"; sleep 600")
 	eventually(t, "the command runs", func() bool { return exists(filepath.Join(dir, "again")) })
 	if _, code := holdfast(t, target.address, "", "set", "master", "thief"); code != 0 {
@@ -172,7 +173,7 @@ func TestLockCommandRunsAProgramUnderALock(t *testing.T) {
 	}
 }
 
-// On a terminal the command of a lock has the terminal, and what comes after it in a script has it again.
+// The program that holdfast lock runs can read from the terminal. After it has ended, the calling script can read from the terminal again.
 func TestLockGivesTheTerminalBack(t *testing.T) {
 	target := startBehindMosquitto(t)
 	t.Setenv("HOLDFAST_BROKER", "mqtt://"+target.address)

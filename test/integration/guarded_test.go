@@ -38,7 +38,7 @@ func startGuarded(t *testing.T, extra ...string) *securedMosquitto {
 	if output, err := exec.CommandContext(t.Context(), need(t, "mosquitto_ctrl"), "dynsec", "init", g.users, "admin", password).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	// As docs/brokers/mosquitto.md says: with true, the plugin allows every delivery, and Mosquitto never checks the access list.
+	// As docs/brokers/mosquitto.md says: with true, the dynamic security plugin allows every delivery, and Mosquitto never checks the access list.
 	users, err := os.ReadFile(g.users)
 	if err == nil {
 		restricted := regexp.MustCompile(`"publishClientReceive":\s*true`).ReplaceAll(users, []byte(`"publishClientReceive": false`))
@@ -168,7 +168,7 @@ var plugin struct {
 // buildPlugin builds and tests the identity plugin, once for all tests, and returns its file.
 func buildPlugin(t testing.TB) string {
 	t.Helper()
-	source := copyOf(t, filepath.Join(deployed, "identity")) // not within Do, which a failed test would leave done
+	source := copyOf(t, filepath.Join(deployed, "identity")) // not within Do: if the copy fails there, Do counts as done for the other tests
 	plugin.once.Do(func() {
 		folder := filepath.Dir(binary)
 		output, err := exec.Command("make", "-C", source, "STRICT=1", "BUILD="+folder, "all", "test").CombinedOutput()

@@ -21,13 +21,13 @@ import (
 // febffe03). The Go library itself runs in test/sdk.
 type library struct {
 	name     string
-	response func(id string) string // topic, and filter
-	notify   func(id string) string // filter that it subscribes for notifications; nil is none
-	// granted is the only reason code of that SUBACK with which the library goes on; 0xFF is any QoS.
+	response func(id string) string // response topic of its requests; also the filter that it subscribes to
+	notify   func(id string) string // filter that it subscribes to for notifications; nil if it never does
+	// granted is the only reason code of the SUBACK for notify that the library accepts. 0xFF stands for any QoS.
 	granted byte
 	extra   []string // user properties beyond those that all send
 	expiry  uint32   // seconds
-	px      []string // forms of an expiry that it writes, all to be accepted
+	px      []string // texts that it sends after PX; the store must accept each
 }
 
 func libraries() []library {
@@ -88,7 +88,7 @@ func (p *peer) suback(filter string) byte {
 	return ack.Reasons[0]
 }
 
-// What each library sends is understood, and what each needs comes, on the embedded broker and on Mosquitto in its production configuration.
+// The store understands what each library sends, and sends what each needs, with the embedded broker and with Mosquitto in its production configuration.
 func TestLibrariesOnTheWire(t *testing.T) {
 	g := startGuarded(t)
 	s, _ := startGuardedServer(t, g)
@@ -106,7 +106,8 @@ func TestLibrariesOnTheWire(t *testing.T) {
 			l.drive(t, p)
 		})
 	}
-	// The broker acknowledges a copied notification as delivered. With 0x10 (no matching subscribers) the node would end the watch.
+	// The plugin delivers notifications to clients that do not subscribe to them. The broker must acknowledge these with 0x00: with 0x10 (no matching
+	// subscribers) the node would end the watch.
 	if metrics := s.metrics(t); !strings.Contains(metrics, `holdfast_notifications_total{result="no_subscriber"} 0`) {
 		t.Error("the broker found no subscriber for a notification that was delivered")
 	}
@@ -121,7 +122,7 @@ func (l *library) drive(t *testing.T, p *peer) {
 			t.Fatalf("notifications: SUBACK 0x%02X", reason)
 		}
 	}
-	key := "own/" + p.id // that the policy of the production configuration allows
+	key := "own/" + p.id // the policy of startGuardedServer allows it
 	set := l.call(p, "+OK\r\n", "SET", key, "one")
 	if timestamp(set) == "" {
 		t.Error("no version for an applied SET")
@@ -168,8 +169,8 @@ func (l *library) drive(t *testing.T, p *peer) {
 	l.call(p, ":1\r\n", "DEL", key)
 }
 
-// A login under the id of a connected client, with a wrong password, ends nothing of that client's: from 2.0.13 on Mosquitto tells plugins that a
-// client of that id disconnects.
+// A login with a wrong password, under the client id of a connected client, does not end the delivery of that client's notifications. From 2.0.13 on,
+// Mosquitto reports such a login to plugins as a disconnect of that client id.
 func TestAttacksByRefusedLogins(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
@@ -188,8 +189,9 @@ func TestAttacksByRefusedLogins(t *testing.T) {
 	}
 }
 
-// Notifications to clients that never subscribe stay in order with their replies when many packets arrive together, as over TLS.
-func TestCopiesStayInOrder(t *testing.T) {
+// A client that never subscribes to notifications gets no reply before the notification of its change, also when the broker reads many packets of the node
+// at once, as over TLS.
+func TestNotificationsWithoutSubscriptionPrecedeReplies(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
 	l := libraries()[2]
@@ -221,7 +223,7 @@ func TestCopiesStayInOrder(t *testing.T) {
 	}
 }
 
-// What waits in the session of a node survives a restart of the broker and the wills of others: the plugin judges wills when they are sent.
+// Requests that wait in a node's session at the broker survive a restart of the broker, and the will of another client. That will is not executed.
 func TestQueuedRequestsSurviveWillsAndRestarts(t *testing.T) {
 	folder := t.TempDir()
 	g := startGuarded(t, "persistence true", "persistence_location "+folder+"/")
@@ -240,7 +242,7 @@ func TestQueuedRequestsSurviveWillsAndRestarts(t *testing.T) {
 	s.start(t)
 	s.waitReady(t)
 	p = g.login(t, "press-1", "press")
-	p.topic = "clients/press-1/later" // the replies to what was queued come on the other
+	p.topic = "clients/press-1/later" // the replies to the queued requests come on the earlier topic
 	p.subscribe(p.topic)
 	for i := range 3 {
 		if reply := p.call(request{payload: array("GET", fmt.Sprintf("own/press-1/%d", i))}); string(reply.Payload) != "$6\r\nqueued\r\n" {
@@ -252,7 +254,8 @@ func TestQueuedRequestsSurviveWillsAndRestarts(t *testing.T) {
 	}
 }
 
-// A client that does not read costs the broker at most three times the bytes that the shipped configuration allows, and no other client its answers.
+// A client that does not read what the broker sends costs the broker at most three times the bytes that the shipped configuration allows. Other clients
+// are answered meanwhile.
 func TestDeafClientIsBounded(t *testing.T) {
 	const allowed = (64 + 32) << 20 // max_queued_bytes and max_inflight_bytes
 	g := startGuarded(t)
@@ -305,8 +308,8 @@ func TestDeafClientIsBounded(t *testing.T) {
 	}
 }
 
-// TestGoLibrary runs the suite of test/sdk, the protocol's Go library itself, behind Mosquitto with the plugin: open, in the production
-// configuration, and there while the leader is killed every ten seconds. It belongs to make test-sdk.
+// TestGoLibrary runs the tests of test/sdk, which use the protocol's own Go library, behind Mosquitto with the plugin: with all topics allowed, in the
+// production configuration, and in that while the leader is killed every ten seconds. `make test-sdk` runs it.
 func TestGoLibrary(t *testing.T) {
 	if os.Getenv("HOLDFAST_LIBRARIES") == "" {
 		t.Skip("make test-sdk runs it")
@@ -364,7 +367,7 @@ func TestGoLibrary(t *testing.T) {
 	})
 }
 
-// failures returns what a run of tests says of those that failed.
+// failures returns the messages of failed tests from the output of go test.
 func failures(output string) string {
 	var lines []string
 	name := ""

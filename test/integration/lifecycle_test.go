@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/testcert"
 )
 
-// list returns the members as the admin API of the node tells.
+// list returns the members, according to the admin API of this node.
 func (s *server) list(t testing.TB) (list []memberInfo) {
 	t.Helper()
 	eventually(t, "the members are listed", func() bool {
@@ -61,8 +61,8 @@ func (m members) settled(t testing.TB, size int) {
 	})
 }
 
-// † A node that comes back without its disk at its old address is a new member: it must not vote for the id that it had.
-// Its join removes its predecessor, while requests are served.
+// † A node that restarts with an emptied disk at its old address is a new member with a new Raft id: it must not vote under the old one. Its join removes
+// the old member. Requests are served meanwhile.
 func TestWipedNodeIsANewMember(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
@@ -87,7 +87,7 @@ func TestWipedNodeIsANewMember(t *testing.T) {
 	l.check(t, broker.address)
 }
 
-// idOf returns the raft id of a member, as another says.
+// idOf returns the Raft id of a member, according to the node that is asked.
 func (s *server) idOf(t testing.TB, asked *server) string {
 	t.Helper()
 	for _, member := range asked.list(t) {
@@ -98,8 +98,8 @@ func (s *server) idOf(t testing.TB, asked *server) string {
 	return ""
 }
 
-// A node that is not on anybody's list joins, votes when it has caught up, can be demoted, and removed: then it stops with a
-// message, and does not come back before its folder is emptied.
+// A node that is in no list of peers joins, and votes when it has caught up. It can be demoted, and made a voter again. A member that is removed stops with
+// a message, and does not join again before its data folder is emptied.
 func TestJoinAndRemove(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
@@ -134,7 +134,7 @@ func TestJoinAndRemove(t *testing.T) {
 	}
 	m.settled(t, 4)
 
-	// The one that leads is removed, by way of another.
+	// The leader is removed, by a command to another member.
 	leader := m.leader(t)
 	if out, code := m.other(leader).operate(t, "raft", "remove-peer", leader.id, "--yes"); code != 0 {
 		t.Error(out)
@@ -163,8 +163,8 @@ func TestJoinAndRemove(t *testing.T) {
 	l.check(t, broker.address)
 }
 
-// All nodes at once without state: none begins a cluster before every peer of the list has said that it has none; and one that
-// has lost its disk never begins a second one.
+// Nodes without state bootstrap one cluster, and only after every peer of the list has said that it has no state. A node that has lost its disk never
+// bootstraps a second cluster.
 func TestNodesBeginOneClusterTogether(t *testing.T) {
 	broker := startMosquitto(t)
 	m := prepareMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
@@ -184,7 +184,7 @@ func TestNodesBeginOneClusterTogether(t *testing.T) {
 	if _, err := store.Set(t.Context(), "k", []byte("v")); err != nil {
 		t.Fatal(err)
 	}
-	// The one that began the cluster loses its disk while the others are away: it waits.
+	// n1, which bootstrapped the cluster, loses its disk while the others are down: it waits for them.
 	for _, s := range m {
 		s.kill()
 	}
@@ -203,7 +203,8 @@ func TestNodesBeginOneClusterTogether(t *testing.T) {
 	}
 }
 
-// A backup brings back keys, versions and tokens; the clocks go on. A damaged one is refused, and changes nothing.
+// A restore brings back the keys, versions and fencing tokens of the backup. Later versions are greater than all that were given before it. A damaged backup
+// is refused, and changes nothing.
 func TestBackupRestoresKeysVersionsAndTokens(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
@@ -259,7 +260,7 @@ func TestBackupRestoresKeysVersionsAndTokens(t *testing.T) {
 		t.Errorf("the version %v after the restore does not follow %v: %v", next, later, err)
 	}
 	m.settled(t, 3)
-	// A restart of all has it still.
+	// The restored state survives a restart of all members.
 	for _, s := range m {
 		s.kill()
 	}
@@ -273,7 +274,7 @@ func TestBackupRestoresKeysVersionsAndTokens(t *testing.T) {
 	m.settled(t, 3)
 }
 
-// When a majority is lost for good, the one that is left becomes the only member, and the others join it anew.
+// When a majority has lost its disks, `raft recover` makes the surviving node the only member, and the others join it anew.
 func TestSurvivorOfALostQuorumRecovers(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
@@ -313,8 +314,8 @@ func TestSurvivorOfALostQuorumRecovers(t *testing.T) {
 	}
 }
 
-// Members show each other certificates. One that does not name the node that shows it is refused; a renewed one is used
-// without a restart.
+// Members authenticate each other by certificates. A node whose certificate lacks its node name does not start. A node without a certificate, or with one of
+// another authority, does not join. A renewed certificate is read without a restart.
 func TestMembersWithCertificates(t *testing.T) {
 	broker := startMosquitto(t)
 	ca := testcert.NewAuthority(t)
@@ -386,7 +387,7 @@ func strangerCertificate(t *testing.T, ca *testcert.Authority) []string {
 	}
 }
 
-// A node that comes back at another address makes it known, and is reached there, by the leader too.
+// A node that restarts at another address, the former leader included, announces it, and the other members reach it there.
 func TestMovedNodeIsReachedAtItsNewAddress(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
@@ -454,7 +455,7 @@ func TestNodeStartsOnlyWithTheLogStoreOfItsLog(t *testing.T) {
 	s.start(t)
 	s.waitReady(t)
 	restart("auto")
-	if out, code := holdfast(t, broker.address, "", "raft", "convert-log", "--node.id", "n1", "--node.dataDir", dir); code != 2 { // which one is not said
+	if out, code := holdfast(t, broker.address, "", "raft", "convert-log", "--node.id", "n1", "--node.dataDir", dir); code != 2 { // --cluster.logStore is missing
 		t.Errorf("%d: %s", code, out)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"holdfast/client"
 )
 
-// labels are the values that labels may have, besides those of Go's own collectors.
+// labels lists the values that the labels of Holdfast's metrics may have, le (the bound of a bucket) excepted.
 const labels = `cleared skipped too_large abandoned set get del vdel keynotify other done not_applied missing dropped error queue commit publish log vote term ` +
 	`published expired given_up no_subscriber refused full expired stale outcome_unknown overloaded reply notification made present age client_share scans outcomes txn done untrusted unsupported failed ` +
 	`no_response_topic bad_response_topic retained logged no_watches`
@@ -31,7 +31,7 @@ func (s *server) metrics(t testing.TB) string {
 	return string(body)
 }
 
-// Whatever clients send, no label of a metric comes from it: else they could make as many as they like.
+// No label of a metric has a value that a client sends, such as its client id or a key: clients could create any number of time series.
 func TestMetricsHaveNoLabelsOfClients(t *testing.T) {
 	const evil = "evil-label"
 	broker := startMosquitto(t)

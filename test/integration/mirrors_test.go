@@ -20,7 +20,8 @@ import (
 	"holdfast/client"
 )
 
-// retained returns what a client that subscribes now is sent: version and value by topic.
+// retained subscribes, and returns the retained messages that the broker then sends: version and value, by topic. A message on the topic marker is the last
+// one.
 func (p *peer) retained(filters ...string) map[string]string {
 	p.t.Helper()
 	const marker = "behind/retained"
@@ -61,7 +62,7 @@ func state(t *testing.T, c *client.Client, pattern, topic string) map[string]str
 			t.Fatal(err)
 		}
 		value, version, err := c.Get(t.Context(), key)
-		if errors.Is(err, client.ErrNotFound) { // what a client sent that has gone may still be executed
+		if errors.Is(err, client.ErrNotFound) { // a DEL of a client that has stopped may still be executed
 			continue
 		}
 		if err != nil {
@@ -89,7 +90,7 @@ func storeOf(t *testing.T, address string) *client.Client {
 	return impatientStoreOf(t, address, 20*time.Second)
 }
 
-// impatientStoreOf returns a client that waits for an answer for at most a time.
+// impatientStoreOf returns a client whose requests fail if the answer takes longer than patience.
 func impatientStoreOf(t *testing.T, address string, patience time.Duration) *client.Client {
 	t.Helper()
 	c, err := client.Connect(t.Context(), client.Config{Addresses: []string{"mqtt://" + address}, Timeout: patience})
@@ -100,7 +101,7 @@ func impatientStoreOf(t *testing.T, address string, patience time.Duration) *cli
 	return c
 }
 
-// churn sets and deletes a few keys again and again. What fails is tried no more: the nodes may be gone.
+// churn sets and deletes a few keys again and again. Errors are ignored, because the nodes may be down.
 type churn struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
@@ -112,7 +113,7 @@ func startChurn(t *testing.T, address string) *churn {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &churn{cancel: cancel}
 	for worker := range 4 {
-		store := impatientStoreOf(t, address, 2*time.Second) // what all nodes had when all were killed is not answered
+		store := impatientStoreOf(t, address, 2*time.Second) // a request that the nodes held when all were killed is never answered
 		c.work.Go(func() {
 			for number := worker; ctx.Err() == nil; number += 7 {
 				key := fmt.Sprintf("load/%d", number%60)
@@ -131,7 +132,7 @@ func startChurn(t *testing.T, address string) *churn {
 	return c
 }
 
-// progress waits until much more was done.
+// progress waits until 200 further steps were done.
 func (c *churn) progress(t *testing.T) {
 	t.Helper()
 	want := c.done.Load() + 200
@@ -143,7 +144,7 @@ func (c *churn) stop() {
 	c.work.Wait()
 }
 
-// Every change of a key is shown on its topic, the end by an expiry included, and what makes no valid topic is not.
+// Every change of a mirrored key is published as a retained message on its topic, its expiry included. A key that makes no valid topic is not published.
 func TestMirrorShowsEachKeyAsItIs(t *testing.T) {
 	onBoth(t, withMirrors(), func(t *testing.T, target *target) {
 		p := connect(t, target, "publisher", false)
@@ -190,7 +191,8 @@ func TestMirrorShowsEachKeyAsItIs(t *testing.T) {
 	})
 }
 
-// After crashes of nodes and of the broker, a late subscriber is sent exactly the state again, and a client that follows the keys has it, too.
+// After crashes of nodes and of the broker, a late subscriber is sent exactly the state again, and a client that follows the keys (client.Follow)
+// has it, too.
 func TestMirrorsAreInLineAfterCrashes(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
@@ -236,7 +238,7 @@ func TestMirrorsAreInLineAfterCrashes(t *testing.T) {
 			}
 		},
 		"retained messages forged": func() {
-			if _, code := holdfast(t, broker.address, "", "mirror", "resync", "--admin", "http://"+m.leader(t).admin); code != 0 { // no comparison is under way
+			if _, code := holdfast(t, broker.address, "", "mirror", "resync", "--admin", "http://"+m.leader(t).admin); code != 0 { // from here on no comparison is under way, which could correct the forged messages
 				t.Errorf("exit code %d", code)
 			}
 			forge(t, broker.address, "mirror/nonsense", "forged")
@@ -265,7 +267,7 @@ func TestMirrorsAreInLineAfterCrashes(t *testing.T) {
 	}
 }
 
-// Mirrors begin, change and end with the settings. What a mirror that is no more has published stays.
+// Mirrors begin, change and end with the settings. Retained messages below a prefix that no mirror has any more stay at the broker.
 func TestMirrorsFollowTheSettings(t *testing.T) {
 	broker := startMosquitto(t)
 	folder := t.TempDir()
@@ -310,7 +312,7 @@ func forge(t *testing.T, address, topic, payload string) {
 	_ = p.client.Disconnect(&paho.Disconnect{}) // it is done
 }
 
-// mirror runs a command about mirrors.
+// mirror runs a subcommand of `holdfast mirror`, and checks its exit code and that it prints want.
 func (s *server) mirror(t *testing.T, want string, wantCode int, arguments ...string) {
 	t.Helper()
 	output, code := holdfast(t, "none", "", append([]string{"mirror"}, append(arguments, "--admin", "http://"+s.admin)...)...)
@@ -319,7 +321,8 @@ func (s *server) mirror(t *testing.T, want string, wantCode int, arguments ...st
 	}
 }
 
-// The commands say what is so, and wait until it is.
+// `mirror list` and `mirror check` report how the broker differs from the state, and `mirror resync` waits until it does not. A check also corrects what it
+// finds.
 func TestMirrorCommands(t *testing.T) {
 	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "a/*=mirror/")
@@ -353,7 +356,7 @@ func TestMirrorCommands(t *testing.T) {
 	mirrored(t, broker.address, store, "a/[12]", "mirror/")
 }
 
-// A value that the broker would not take is shown as none, and not as an old one.
+// If a value is too large for the broker, an older retained message of its key is cleared, and none is published.
 func TestMirrorOfAValueThatTheBrokerDoesNotTake(t *testing.T) {
 	large, small := startMosquitto(t), startMosquitto(t, "max_packet_size 3000")
 	folder := t.TempDir()
@@ -375,7 +378,8 @@ func TestMirrorOfAValueThatTheBrokerDoesNotTake(t *testing.T) {
 	s.mirror(t, "0 retained messages were missing and 0 were not as in the state", 0, "check")
 }
 
-// A broker that has no room for all retained messages at once is asked again, until none is left that should not be there.
+// If the broker drops retained messages because its queue is full, the comparison (of what the broker retains with the state) is repeated until no stale
+// message is left.
 func TestMirrorsWithABrokerThatDropsRetainedMessages(t *testing.T) {
 	broker := startMosquitto(t, "max_queued_bytes 100000")
 	p := connect(t, &target{address: broker.address}, "forger", false)
@@ -395,21 +399,21 @@ func TestMirrorsWithABrokerThatDropsRetainedMessages(t *testing.T) {
 	mirrored(t, broker.address, store, "a/*", "mirror/")
 }
 
-// What the broker refuses keeps nothing else from being shown, also where the broker ends the connection with each refusal.
+// Topics that the broker refuses do not keep other topics from being published, even if the broker ends the connection with each refusal.
 func TestMirrorsThatTheBrokerRefuses(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broker := startMosquitto(t, "user root", "acl_file "+rulesOf(t, "topic readwrite mirror/z/#", "topic read mirror/#"))
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "load/*=private/,*=mirror/")
 	s.waitReady(t)
 	store := storeOf(t, broker.address)
-	churning := startChurn(t, broker.address)                // of a mirror that is refused as a whole
-	for _, key := range []string{"a0", "a1", "z/1", "z/2"} { // of one that is refused in part
+	churning := startChurn(t, broker.address)                // of the mirror private/, which the broker refuses as a whole
+	for _, key := range []string{"a0", "a1", "z/1", "z/2"} { // of the mirror mirror/, of which the broker allows only mirror/z/
 		if _, err := store.Set(t.Context(), key, []byte("x")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	mirrored(t, broker.address, store, "z/*", "mirror/")
-	eventually(t, "the list says so", func() bool { // while there is no connection it says that
+	eventually(t, "the list says so", func() bool { // without a connection, the list reports that instead
 		output, code := holdfast(t, "none", "", "mirror", "list", "--admin", "http://"+s.admin)
 		return code == 0 && strings.Contains(output, "The broker refuses")
 	})
@@ -431,7 +435,7 @@ func rulesOf(t *testing.T, more ...string) (file string) {
 	return file
 }
 
-// Where nodes may publish mirrors and not read them, nothing is said to be missing, and operators are told.
+// If nodes may publish mirrors but not read them, `mirror check` and `mirror list` report that, and not that messages are missing.
 func TestMirrorThatNodesMayNotRead(t *testing.T) {
 	broker := startMosquitto(t, "user root", "acl_file "+rulesOf(t, "topic write mirror/#"))
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "a/*=mirror/")

@@ -28,20 +28,20 @@ type peer struct {
 	conn   net.Conn // of client
 	id     string
 	topic  string // for responses
-	most   byte   // QoS that the broker accepts
+	most   byte   // highest QoS that the broker accepts
 	packet int    // largest packet that the broker accepts, in bytes
 	inbox  chan *paho.Publish
 	ended  chan byte // the reason of the broker's DISCONNECT, 0 for a lost connection
 }
 
-// counter makes correlation data that no other request has: a client that comes back must not repeat itself.
+// counter makes correlation data that no other request has: a client that reconnects must not use the same once more.
 var counter atomic.Uint64
 
-// answered holds the correlation data of requests whose replies have come. After a leader change, which a busy machine brings
-// about, a reply may come once more; clients pass that over.
+// answered holds the correlation data of requests whose replies have come. On a busy machine the leader may change, and then a reply may come once more:
+// receive skips it.
 var answered sync.Map
 
-// users holds which test uses a client id of the external broker.
+// users maps each client id to the name of the test that uses it.
 var users sync.Map
 
 // connect connects a client that receives what comes to its response topic, and its notifications if subscribe says so.
@@ -201,12 +201,12 @@ func (p *peer) publish(r request) string {
 	ctx, cancel := context.WithTimeout(p.t.Context(), wait)
 	defer cancel()
 	if _, err := p.client.Publish(ctx, publish); err != nil {
-		p.t.Logf("publish: %v", err) // the broker's refusal shows in what does not come
+		p.t.Logf("publish: %v", err) // if the broker has refused it, the caller misses the reply
 	}
 	return correlation
 }
 
-// receive returns the next message.
+// receive returns the next message, but skips a reply that has come before.
 func (p *peer) receive() *paho.Publish {
 	p.t.Helper()
 	for {

@@ -9,7 +9,8 @@ import (
 	"holdfast/resp"
 )
 
-// A watch of a pattern: the same notifications on the topics of the keys that changed, one for each change, before the reply.
+// A watch of a pattern gives the same notifications as watches of the keys that match: on the topic of the changed key, one for each change, and before the
+// reply.
 func TestPatternWatchNotifiesByteForByte(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "patterns", true)
@@ -31,7 +32,7 @@ func TestPatternWatchNotifiesByteForByte(t *testing.T) {
 		}
 		must(t, p.call(request{payload: array("KEYNOTIFY", "line/1/t2")}), "+OK\r\n")
 		for key, want := range map[string]string{
-			"line/1/t2":    "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n", // once, although four watches are of it
+			"line/1/t2":    "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n", // one notification, although four watches match the key
 			"line/é":       "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n",
 			"line/\xff":    "", // no pattern matches what is not UTF-8
 			"elsewhere/t2": "",
@@ -65,7 +66,7 @@ func TestPatternWatchNotifiesByteForByte(t *testing.T) {
 	})
 }
 
-// holdfast watch --glob prints the changes of all keys that match, whoever leads and after kill -9 of all nodes. Operators see the watch, and can end it.
+// A watch of a pattern survives a leader change and kill -9 of all nodes. Operators can list it and end it.
 func TestPatternWatchSurvivesLeadersAndRestarts(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address)
@@ -109,7 +110,7 @@ func TestPatternWatchSurvivesLeadersAndRestarts(t *testing.T) {
 	must(t, p.call(request{payload: array("KEYNOTIFY", "line/*", "GLOB", "STOP")}), ":0\r\n")
 }
 
-// A client is notified of the keys that it may read. Nobody's pattern makes a right, and what it claims to be makes no difference.
+// A watch of a pattern notifies a client only of keys that it may read, also if the client claims another id in __srcId.
 func TestPatternWatchShowsOnlyKeysThatTheClientMayRead(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
@@ -128,7 +129,7 @@ func TestPatternWatchShowsOnlyKeysThatTheClientMayRead(t *testing.T) {
 		}
 		must(t, writer.receive(), "+OK\r\n")
 	}
-	for _, p := range []*peer{press, robot} { // nothing of the other's has come before
+	for _, p := range []*peer{press, robot} { // a notification of the other client's key would come before the reply
 		must(t, p.call(request{payload: array("KEYNOTIFY", "none", "GLOB", "STOP")}), ":0\r\n")
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"holdfast/client"
 )
 
-// What a platform such as Kubernetes does with a cluster, by the commands that it uses: the leader hands over to the first member by
-// name before it stops, and surplus members are removed, the leader among them, before the cluster is made smaller; no request fails.
+// A platform such as Kubernetes calls `raft step-down` before it stops a node: a leader hands over to the first member by name. It calls `raft keep-peers`
+// before it makes a cluster smaller: the surplus members are removed, even the leader. No request fails.
 func TestStepDownAndKeepPeers(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 5, "mqtt://"+broker.address, "--log.level", "info")
@@ -48,7 +48,7 @@ func TestStepDownAndKeepPeers(t *testing.T) {
 	if out, code := m[0].operate(t, "raft", "keep-peers", "x1", "--yes"); code != 2 {
 		t.Errorf("nobody is left: code %d: %s", code, out)
 	}
-	for _, asked := range []*server{m[4], m[0]} { // one that goes itself; and again, when there is nobody to remove any more
+	for _, asked := range []*server{m[4], m[0]} { // first a member that is itself removed, then n1, when no surplus member is left
 		if out, code := asked.operate(t, "raft", "keep-peers", "n1", "n2", "n3", "--yes"); code != 0 {
 			t.Fatal(out)
 		}
@@ -84,7 +84,7 @@ func TestStepDownAndKeepPeers(t *testing.T) {
 	}
 }
 
-// The only member steps down to nobody: that is no fault.
+// step-down of the only member succeeds, although no other voter can lead.
 func TestStepDownAlone(t *testing.T) {
 	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir())
@@ -94,7 +94,8 @@ func TestStepDownAlone(t *testing.T) {
 	}
 }
 
-// Snapshots are saved under names with the time into a folder, of which the newest are kept, and go through pipes.
+// `snapshot save` into a folder names the file by the time, and keeps only the newest files, as many as --keep says. It also writes to pipes and
+// through symbolic links. `snapshot restore` reads a pipe.
 func TestSnapshotsInFoldersAndPipes(t *testing.T) {
 	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir())
@@ -107,7 +108,7 @@ func TestSnapshotsInFoldersAndPipes(t *testing.T) {
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	const future = "holdfast-2999-01-01T000000Z.snap" // a clock was wrong once
+	const future = "holdfast-2999-01-01T000000Z.snap" // saved when a clock was wrong
 	for _, name := range []string{"holdfast-2001-01-01T000000Z.snap", "holdfast-2002-01-01T000000Z.snap", "holdfast-2003-01-01T000000Z.snap.part", "holdfast-before-upgrade.snap", future} {
 		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -124,10 +125,10 @@ func TestSnapshotsInFoldersAndPipes(t *testing.T) {
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 	}
-	if len(names) != 4 || names[0] != "holdfast-2002-01-01T000000Z.snap" || names[2] != future || names[3] != "holdfast-before-upgrade.snap" {
+	if len(names) != 4 || names[0] != "holdfast-2001-01-01T000000Z.snap" || names[1] != "holdfast-2002-01-01T000000Z.snap" || names[3] != "holdfast-before-upgrade.snap" {
 		t.Fatalf("in the folder: %q", names)
 	}
-	if out, code := holdfast(t, "127.0.0.1:1", "", "raft", "snapshot", "inspect", filepath.Join(folder, names[1])); code != 0 || !strings.Contains(out, "1 keys") {
+	if out, code := holdfast(t, "127.0.0.1:1", "", "raft", "snapshot", "inspect", filepath.Join(folder, names[2])); code != 0 || !strings.Contains(out, "1 keys") {
 		t.Errorf("code %d: %s", code, out)
 	}
 	if out, code := holdfast(t, "127.0.0.1:1", "", "raft", "snapshot", "save", folder, "--keep", "3", "--admin", "http://127.0.0.1:1"); code == 0 {
@@ -199,7 +200,7 @@ func TestSnapshotsInFoldersAndPipes(t *testing.T) {
 	}
 }
 
-// The binary says itself whether a node is ready, for an image that holds nothing else.
+// `holdfast health` reports whether a node is live and ready, for images that hold no other program.
 func TestHealthCommandShowsReadiness(t *testing.T) {
 	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir())
@@ -221,7 +222,7 @@ func TestHealthCommandShowsReadiness(t *testing.T) {
 	}
 }
 
-// What the binary was built from.
+// `holdfast sbom` lists the modules that the binary was built from, as CycloneDX.
 func TestBillOfMaterials(t *testing.T) {
 	out, code := holdfast(t, "127.0.0.1:1", "", "sbom")
 	var bill struct {
@@ -240,7 +241,7 @@ func TestBillOfMaterials(t *testing.T) {
 	}
 }
 
-// The embedded broker alone carries a cluster. With a password nobody but the nodes takes their client ids.
+// A node can use the embedded broker as a separate process (`holdfast broker`). If nodes have a password, no other client can use their client ids.
 func TestEmbeddedBrokerCarriesACluster(t *testing.T) {
 	password := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(password, []byte("secret\n"), 0o600); err != nil {
@@ -267,7 +268,7 @@ func TestEmbeddedBrokerCarriesACluster(t *testing.T) {
 			if taken := err == nil; taken != (name == "open") {
 				t.Errorf("another client under a node's id: %v", err)
 			}
-			if name == "password" { // it is changed under both
+			if name == "password" { // the password changes while broker and node run
 				if err := os.WriteFile(password, []byte("another\n"), 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -287,7 +288,7 @@ func TestEmbeddedBrokerCarriesACluster(t *testing.T) {
 	}
 }
 
-// A password that is changed, as a platform rotates it, is used for the next connection, without a restart.
+// When the file with the broker password changes, the node uses the new password for its next connection, without a restart.
 func TestPasswordIsReadAgain(t *testing.T) {
 	folder := t.TempDir()
 	hashed, secret := filepath.Join(folder, "passwd"), filepath.Join(folder, "password")
@@ -310,7 +311,7 @@ func TestPasswordIsReadAgain(t *testing.T) {
 	s.waitReady(t)
 }
 
-// A service of systemd's Type=notify says when it has started, and when it stops.
+// A server that systemd started as a service of Type=notify reports its start and its stop to systemd.
 func TestSystemdLearnsOfStartAndStop(t *testing.T) {
 	address := filepath.Join(t.TempDir(), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: address, Net: "unixgram"})
@@ -340,7 +341,7 @@ func TestSystemdLearnsOfStartAndStop(t *testing.T) {
 	}
 }
 
-// nohup ignores SIGHUP for the program that it starts, which goes on when its terminal is closed.
+// A server that was started with SIGHUP ignored, as nohup does, is not stopped by SIGHUP.
 func TestIgnoredHangUpDoesNotStopTheServer(t *testing.T) {
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	p := start(t, "sh", "-c", `trap "" HUP; exec "$0" "$@"`, binary, "dev", "--listen", address, "--data", filepath.Join(t.TempDir(), "dev"))

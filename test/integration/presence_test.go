@@ -35,8 +35,8 @@ func watch(t *testing.T, target *target, id string) *peer {
 
 func (p *peer) leave() { _ = p.client.Disconnect(&paho.Disconnect{}) }
 
-// A client's watches end when Mosquitto says that it has gone: by itself, with its connection, or with the broker. The time that it takes is
-// logged: a watch of a few seconds ends at the next round, a younger one when it is old enough to be told from a later one.
+// A client's watches end when Mosquitto reports that the client has disconnected, that its connection is lost, or that the broker has restarted. The test
+// logs how long that takes: a watch that is younger than a few seconds ends only when the node handles the disconnect for the second time, after 2.5 s.
 func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broker := startMosquitto(t, "sys_interval 1")
@@ -64,14 +64,14 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 	}
 	watch(t, &target{address: broker.address}, "restart")
 	eventually(t, "the watch is there", func() bool { return watchesOf(t, s, "restart") == 1 })
-	<-time.After(8 * time.Second) // when a broker started is known to some seconds
+	<-time.After(8 * time.Second) // a younger watch would stay: nodes know the time of the broker's start only to within seconds
 	broker.kill()
 	broker.start(t)
 	eventually(t, "the watch ends with the broker", func() bool { return watchesOf(t, s, "restart") == 0 })
 }
 
-// † A client that disconnects and comes back at once, or takes over its own session, keeps the watch that it makes then, however late the
-// broker reports the end of the earlier connection.
+// † A client disconnects and reconnects at once, or takes over its own session, and makes a new watch. The broker may report the end of the earlier
+// connection late: that does not end the new watch.
 func TestLateDisconnectOnMosquitto(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
@@ -86,9 +86,9 @@ func TestLateDisconnectOnMosquitto(t *testing.T) {
 			if i%2 == 0 {
 				before.leave()
 			}
-			watch(t, &target{address: broker.address}, id) // else it takes the first one's connection over
+			watch(t, &target{address: broker.address}, id) // for odd i, it takes over the session of the first connection
 		}
-		// The last look at a client that has gone is after two and a half seconds, with the next marker.
+		// A node handles each disconnect a second time after 2.5 s, with its next marker (a message that it sends itself through the broker).
 		<-time.After(4 * time.Second)
 		for i := range clients {
 			if id := fmt.Sprintf("c%d", i); watchesOf(t, s, id) != 1 {

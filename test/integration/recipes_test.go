@@ -32,7 +32,7 @@ func TestRecipesWorkWhenPasted(t *testing.T) {
 	}
 }
 
-// checkRecipe runs a script and looks for what it says that it prints.
+// checkRecipe runs a script and checks that it prints the lines of its comments "# prints: …", in this order.
 func checkRecipe(t *testing.T, target *target, script string) {
 	printed, err := runScript(t, t.TempDir(), "set -euo pipefail\n"+script, "HOLDFAST_BROKER=mqtt://"+target.address)
 	if err != nil {

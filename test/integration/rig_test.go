@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// need returns the path of a program, or fails: make test installs what these tests need.
+// need returns the path of a program. If it is missing, the test fails: make test installs what these tests need.
 func need(t testing.TB, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
@@ -60,7 +60,7 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// process is a running program whose output is kept for when the test fails.
+// process is a program that a test has started. Its output is kept, and logged if the test fails.
 type process struct {
 	t       testing.TB
 	command *exec.Cmd
@@ -131,7 +131,7 @@ func (p *process) stop() (int, time.Duration) {
 	return p.command.ProcessState.ExitCode(), time.Since(began)
 }
 
-// nextPort is where freePort looks next, offset by the process: ports are given once only.
+// nextPort counts the ports that freePort has tried: none is tried twice. Where freePort begins depends on the process id.
 var nextPort atomic.Uint32
 
 // freePort returns a port on which no process listens now. It is below the range from which Linux takes the local ports of connections.
@@ -162,7 +162,7 @@ func eventually(t testing.TB, what string, condition func() bool) {
 	t.Fatalf("did not happen: %s", what)
 }
 
-// mosquitto is Debian's broker with the settings that the documentation gives.
+// mosquitto is a Mosquitto broker with the settings of deploy/mosquitto/conf.d/flow.conf.
 type mosquitto struct {
 	*process
 	address string
@@ -183,10 +183,10 @@ func startMosquitto(t testing.TB, extra ...string) *mosquitto {
 	return m
 }
 
-// deployed is where the configuration is that the documentation gives.
+// deployed is the folder with the configuration that docs/brokers/mosquitto.md describes.
 const deployed = "../../deploy/mosquitto"
 
-// flow returns a folder with the part of that configuration that is not about access.
+// flow returns a new folder that holds only flow.conf: queues, sizes and logging, but neither TLS nor users.
 func flow(t testing.TB) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -218,8 +218,8 @@ type server struct {
 	health, admin string
 	arguments     []string
 
-	program           string // the binary under test, unless it is another
-	id, peer, dataDir string // of a member of a cluster: its name, its address for the others, its folder
+	program           string // path of the executable; if empty, the binary under test
+	id, peer, dataDir string // set only for a member of a cluster: node name, address for the other members, data folder
 }
 
 func newServer(t testing.TB, broker, dataDir string, extra ...string) *server {
@@ -261,7 +261,7 @@ func httpStatus(url string) int {
 type target struct {
 	name     string
 	address  string // of the broker
-	embedded bool   // the broker knows who publishes, and delivers notifications unasked
+	embedded bool   // it is the embedded broker, which knows who publishes, and delivers notifications without a subscription
 }
 
 func startEmbedded(t testing.TB, extra ...string) *target {
@@ -279,10 +279,11 @@ func startBehindMosquitto(t testing.TB, extra ...string) *target {
 	return &target{name: "mosquitto", address: broker.address}
 }
 
-// withMirrors are the settings of a store behind another broker that test/brokers has started.
+// withMirrors returns the settings of the store that test/brokers starts. A test with these settings can run there, too (onBoth).
 func withMirrors() []string { return []string{"--mirrors", "mirrored/*=mirror/"} }
 
-// onBoth runs a test over the embedded broker and over Mosquitto; or over a store that test/brokers has started behind another broker.
+// onBoth runs a test twice: with the embedded broker and with Mosquitto. If HOLDFAST_TEST_BROKER is set, it runs the test once, with the store that
+// test/brokers has started behind that broker. extra are the settings of the store.
 func onBoth(t *testing.T, extra []string, test func(t *testing.T, target *target)) {
 	if address := os.Getenv("HOLDFAST_TEST_BROKER"); address != "" {
 		if extra != nil && !slices.Equal(extra, withMirrors()) {
@@ -305,7 +306,7 @@ func holdfast(t testing.TB, address, stdin string, arguments ...string) (string,
 	return output, code
 }
 
-// holdfastWith also returns what it printed as errors.
+// holdfastWith is holdfast, but also returns what the command wrote to standard error.
 func holdfastWith(t testing.TB, address, stdin string, arguments ...string) (printed, faults string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

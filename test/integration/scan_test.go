@@ -65,6 +65,7 @@ func scanPage(t *testing.T, p *peer, pattern, token string) (keys []string, next
 	return keys, next
 }
 
+// A SCAN of more keys than a page holds goes on with the continuation token of each page. `holdfast scan` prints the keys of all pages.
 func TestScanGoesOnFromPageToPage(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "scanner", false)
@@ -106,7 +107,7 @@ func TestScanGoesOnFromPageToPage(t *testing.T) {
 	})
 }
 
-// A page that is larger than the broker's packets comes as several.
+// The broker's maximum packet size bounds a page: the keys come on more pages.
 func TestScanFitsIntoTheBrokersPackets(t *testing.T) {
 	broker := startMosquitto(t, "max_packet_size 4000")
 	newServer(t, "mqtt://"+broker.address, t.TempDir()).waitReady(t)
@@ -121,7 +122,7 @@ func TestScanFitsIntoTheBrokersPackets(t *testing.T) {
 	}
 }
 
-// A client sees the keys that it may read, and no error where that is none. What it claims to be makes no difference.
+// SCAN returns only the keys that the client may read, also if the client claims another id in __srcId.
 func TestScanShowsOnlyKeysThatTheClientMayRead(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
@@ -145,7 +146,7 @@ func TestScanShowsOnlyKeysThatTheClientMayRead(t *testing.T) {
 	}
 }
 
-// A token stays valid across kill -9 of all nodes, a restart, and another leader.
+// A continuation token stays valid after kill -9 of all nodes and their restart, and after a leader change.
 func TestScanTokenSurvivesRestartsAndLeaders(t *testing.T) {
 	broker := startMosquitto(t, "max_packet_size 4000")
 	m := startMembers(t, 3, "mqtt://"+broker.address)
@@ -187,7 +188,7 @@ func TestScanTokenSurvivesRestartsAndLeaders(t *testing.T) {
 	}
 }
 
-// Many scans at a time are refused rather than that others wait, and a client asks again.
+// SCANs beyond the limit on those that run at a time are refused. The client library sends them again, and all succeed.
 func TestManyScansAtATimeAreRefusedAndAskedAgain(t *testing.T) {
 	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir())

@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/testcert"
 )
 
-// A node and the commands against a broker that wants TLS, a client certificate, and a login; the first broker of two is down.
+// A node and the client commands connect to a broker that demands TLS, a client certificate and a login, although the first of its two addresses is dead.
 func TestTLSAndLogin(t *testing.T) {
 	ca := testcert.NewAuthority(t)
 	for _, name := range []string{"broker", "node", "person"} {
@@ -22,7 +22,7 @@ func TestTLSAndLogin(t *testing.T) {
 	if output, err := exec.Command(need(t, "mosquitto_passwd"), "-c", "-b", passwords, "user", "secret").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	// Mosquitto gives up root's rights before it reads them.
+	// Mosquitto gives up root's rights before it reads the passwords.
 	folder := filepath.Dir(passwords)
 	for _, dir := range []string{folder, filepath.Dir(folder)} {
 		if err := os.Chmod(dir, 0o755); err != nil {
@@ -50,7 +50,7 @@ func TestTLSAndLogin(t *testing.T) {
 	if out, code := holdfast(t, broker.address, "", "config", "check", config); code != 0 {
 		t.Fatalf("config check: code %d: %s", code, out)
 	}
-	missing := filepath.Join(t.TempDir(), "missing.yaml") // no such certificates
+	missing := filepath.Join(t.TempDir(), "missing.yaml") // the certificates that it names do not exist
 	faulty := "node: {id: n1}\nbroker: {addresses: ['mqtt://b:1883']}\nadmin: {listen: '127.0.0.1:0', tls: {caFile: /no/ca, certFile: /no/cert, keyFile: /no/key}}\n"
 	if err := os.WriteFile(missing, []byte(faulty), 0o600); err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestTLSAndLogin(t *testing.T) {
 	}
 }
 
-// The certificates that vouch for the broker may change without a restart of the node.
+// When the file with the broker's certificate authority changes, the node accepts the new authority without a restart.
 func TestAuthorityOfTheBrokerIsReadAgain(t *testing.T) {
 	folder := t.TempDir()
 	place := func(ca *testcert.Authority) {

@@ -10,8 +10,8 @@ import (
 	"holdfast/test/mutants"
 )
 
-// A restart of one node after the other fails no request, also when the nodes are upgraded on the way. The old binary lacks
-// all kinds of commands since log version 2: nobody proposes them before every member knows them.
+// A rolling upgrade fails no request. The old binary lacks all kinds of commands since log version 2: the leader does not propose them before every member
+// knows them.
 func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 	old := filepath.Join(t.TempDir(), "holdfast-1")
 	overlay, err := mutants.Overlay(t.Context(), t.TempDir(), mutants.Version1())

@@ -12,7 +12,7 @@ import (
 
 const notifyPrefix = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/"
 
-// §9: the notifications of every kind of change, byte by byte, and their order towards the replies.
+// Each kind of change is notified byte for byte as docs/protocol.md says (Watching), and before the reply to the change.
 func TestNotificationsOfEveryKindOfChange(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "me", true)
@@ -20,7 +20,7 @@ func TestNotificationsOfEveryKindOfChange(t *testing.T) {
 		key := "k\x00\xff"
 		must(t, p.call(request{payload: array("KEYNOTIFY", key)}), "+OK\r\n")
 
-		// The notification of a change comes before the reply to it, the writer included.
+		// step sends a request. The writer watches the key itself: if the request changes it, the notification comes before the reply.
 		step := func(name string, r request, reply, notification string, versionOfReply bool) {
 			t.Helper()
 			correlation := p.publish(r)
@@ -90,7 +90,7 @@ func checkNotification(t *testing.T, name string, n *paho.Publish) {
 	}
 }
 
-// §6: a key with PX goes away in time, its watchers are told once, with its version, and every command finds it absent.
+// A key with PX expires in time. Its watchers are notified once, with the version of its value, and GET and DEL do not find it any more.
 func TestExpiryIsNotifiedOnceWithItsVersion(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "expirer", true)
@@ -122,7 +122,7 @@ func TestExpiryIsNotifiedOnceWithItsVersion(t *testing.T) {
 	})
 }
 
-// The embedded broker delivers to clients that never subscribed, and once to those that did.
+// The embedded broker delivers notifications to clients that never subscribed to them, and only once to those that did.
 func TestEmbeddedBrokerDeliversWithoutSubscription(t *testing.T) {
 	target := startEmbedded(t)
 	for _, subscribed := range []bool{false, true} {
@@ -136,7 +136,7 @@ func TestEmbeddedBrokerDeliversWithoutSubscription(t *testing.T) {
 	}
 }
 
-// §9: a client's watches end when it disconnects, and a late event never ends a watch that it made after it came back.
+// A client's watches end when it disconnects. A late event of an earlier connection never ends a watch that the client made after it reconnected.
 func TestWatchesEndWithTheConnection(t *testing.T) {
 	target := startEmbedded(t)
 	writer := connect(t, target, "writer", false)
@@ -155,7 +155,7 @@ func TestWatchesEndWithTheConnection(t *testing.T) {
 	must(t, p.call(request{payload: array("KEYNOTIFY", "k", "STOP")}), ":0\r\n")
 }
 
-// §9: with any broker that reports "no matching subscribers", a notification without a subscriber ends a watch that is more than 5 s old.
+// With any broker that reports "no matching subscribers", a notification without a subscriber ends a watch that is more than 5 s old.
 func TestNoSubscriberEndsTheWatch(t *testing.T) {
 	target := startBehindMosquitto(t)
 	p := connect(t, target, "me", false) // does not subscribe to its notifications
@@ -180,7 +180,8 @@ func TestNoSubscriberEndsTheWatch(t *testing.T) {
 	must(t, p.call(request{payload: array("KEYNOTIFY", "other*", "GLOB", "STOP")}), "+OK\r\n") // its pattern does not match the key
 }
 
-// §8: who is asking.
+// The client id of a request is the one that the broker vouches for. With other brokers it is __srcId, or else comes from the response topic
+// (docs/protocol.md, Who is asking).
 func TestIdentityIsTheOneThatTheBrokerConfirms(t *testing.T) {
 	t.Run("mosquitto", func(t *testing.T) {
 		target := startBehindMosquitto(t)
@@ -211,7 +212,7 @@ func TestIdentityIsTheOneThatTheBrokerConfirms(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		target := startEmbedded(t)
 		p := connect(t, target, "me", true)
-		// The broker's word counts, whatever the client claims.
+		// The embedded broker knows the publisher: what the client claims does not count.
 		must(t, p.call(request{payload: array("KEYNOTIFY", "k"), properties: []string{"__srcId", "victim", "$holdfast-client-id", "victim"}}), "+OK\r\n")
 		victim := connect(t, target, "victim", false)
 		must(t, victim.call(request{payload: array("KEYNOTIFY", "k", "STOP")}), ":0\r\n")
@@ -225,7 +226,7 @@ func TestIdentityIsTheOneThatTheBrokerConfirms(t *testing.T) {
 	})
 }
 
-// §8: the policy, and that it is re-read.
+// The policy is enforced, and a change of its file takes effect without a restart (docs/operations.md, Authorization).
 func TestPolicyIsEnforcedAndReadAgain(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "policy.yaml")
@@ -256,7 +257,7 @@ stateStoreResources:
   - {method: ReadWrite, keyType: Binary, keys: ["AP8="]}
 `
 
-// checkPolicy follows linePolicy from the first request to the change of its file.
+// checkPolicy checks what linePolicy allows and denies, and then changes the file.
 func checkPolicy(t *testing.T, target *target, file string) {
 	t.Helper()
 	line, other := connect(t, target, "line-1", false), connect(t, target, "other", false)
@@ -289,6 +290,9 @@ func checkPolicy(t *testing.T, target *target, file string) {
 		})
 	}
 	writePolicy(t, file, "principals: {clientIds: [oops")
+	<-time.After(3 * time.Second) // nodes read the file once a second, and take what two reads agree on
+	must(t, line.call(request{payload: array("GET", "n1")}), "$-1\r\n")
+	must(t, other.call(request{payload: array("GET", "n1")}), errDenied)
 	writePolicy(t, file, "rules: [{principals: {clientIds: [other]}, stateStoreResources: [{method: Read, keys: ['*']}]}]\n")
 	eventually(t, "the changed policy is in force", func() bool {
 		return string(other.call(request{payload: array("GET", "n1")}).Payload) == "$-1\r\n"
@@ -296,7 +300,7 @@ func checkPolicy(t *testing.T, target *target, file string) {
 	must(t, line.call(request{payload: array("GET", "n1")}), errDenied)
 }
 
-// §2, §7: the settings that change the protocol.
+// The settings protocol.dialect and protocol.caseInsensitive change how requests are read and answered.
 func TestSettingsChangeTheProtocol(t *testing.T) {
 	onBoth(t, []string{"--protocol.dialect", "sdk", "--protocol.caseInsensitive"}, func(t *testing.T, target *target) {
 		p := connect(t, target, "me", false)

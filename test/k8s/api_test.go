@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// looseResources are the kinds of the Prometheus operator, whose schemas are not to be had as Go modules: templates_test.go reads them
-// into their types.
+// looseResources defines a kind of the Prometheus operator without a schema, because no Go module has its schema. templates_test.go checks the fields
+// instead: it reads such objects into their Go types.
 const looseResources = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -28,8 +28,8 @@ spec:
 // certManager is the module whose resource definitions are installed.
 const certManager = "github.com/cert-manager/cert-manager@v1.19.1"
 
-// TestChartInstallsUpgradesAndRollsBackWithoutWarnings gives the chart to a real API server. It validates the fields of every combination of values
-// strictly, in a namespace of the level `restricted`, whose warnings are failures. Then it installs, upgrades, and rolls back.
+// A real API server validates the chart strictly, rendered with each file of values. The namespace has the pod security level `restricted`, and a warning
+// is a failure. Then the chart can be installed, upgraded and rolled back.
 func TestChartInstallsUpgradesAndRollsBackWithoutWarnings(t *testing.T) {
 	c := startControlPlane(t)
 	c.resources(t)
@@ -40,7 +40,7 @@ func TestChartInstallsUpgradesAndRollsBackWithoutWarnings(t *testing.T) {
 	t.Run("life", func(t *testing.T) { c.life(t) })
 }
 
-// resources defines what the chart makes beyond Kubernetes' own kinds.
+// resources installs the definitions of the custom resources that the chart uses.
 func (c *controlPlane) resources(t *testing.T) {
 	t.Helper()
 	definitions := ""
@@ -88,7 +88,7 @@ func (c *controlPlane) accepts(t *testing.T, values string) {
 	}
 }
 
-// life installs, upgrades, makes smaller and rolls back. Nothing runs here: hooks are left out, and the real cluster has them.
+// life installs, upgrades, scales down and rolls back the chart. No pod runs here, so hooks are left out; TestLife runs them.
 func (c *controlPlane) life(t *testing.T) {
 	set := func() *apps.StatefulSet { return fetch[apps.StatefulSet](t, c, "statefulset", "store-holdfast") }
 	certificate := func() string {
@@ -119,7 +119,7 @@ func (c *controlPlane) life(t *testing.T) {
 		t.Error("another revision has to bring a new certificate of the same authority")
 	}
 
-	// The job that takes members away is content with a cluster that does not run, unless this upgrade takes some away.
+	// The job that removes members accepts a cluster that does not run (--if-any), unless this upgrade removes some.
 	content := func() bool {
 		hooks, err := c.helm(t, "get", "hooks", "store", "-n", "plant")
 		if err != nil || !strings.Contains(hooks, "keep-peers") {

@@ -25,7 +25,7 @@ const (
 	name       = "store-holdfast"
 	mosquitto  = "mqtt://198.18.0.1:1883"
 	volumes    = 24
-	runFolder  = "/var/tmp/holdfast-k8s" // of cluster.sh
+	runFolder  = "/var/tmp/holdfast-k8s" // the running cluster's folder: RUN in cluster.sh
 	imagesFile = "../../report/k8s/images.tar"
 )
 
@@ -67,7 +67,7 @@ func absolute(t testing.TB, path string) string {
 	return full
 }
 
-// keepLogs copies what the programs of the cluster have said to where it stays.
+// keepLogs copies the logs of the cluster's programs to a folder that outlives the cluster, and returns that folder.
 func (k *kubernetes) keepLogs() string {
 	const folder = "../../report/k8s/logs"
 	if output, err := exec.Command("cp", "-rT", runFolder+"/logs", folder).CombinedOutput(); err != nil {
@@ -145,7 +145,7 @@ func (k *kubernetes) makeVolumes(t *testing.T) {
 // eventually waits until a condition holds.
 func eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) { // nothing tells when
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) { // no event reports it
 		if condition() {
 			return
 		}
@@ -227,12 +227,12 @@ func (k *kubernetes) lead(t testing.TB, node string) {
 		if k.leader(t) == node {
 			return true
 		}
-		_, _ = k.operate(t, name+"-0", "raft", "transfer-leader", node) // it is asked again
+		_, _ = k.operate(t, name+"-0", "raft", "transfer-leader", node) // after a failure, eventually asks again
 		return false
 	})
 }
 
-// settled waits until the cluster has so many members, and all vote, answer and are in step, in pods that are ready.
+// settled waits until the cluster has size members, all of which vote, answer, trail the leader by at most 100 entries, and have ready pods.
 func (k *kubernetes) settled(t testing.TB, size int) {
 	t.Helper()
 	eventually(t, 2*time.Minute, fmt.Sprintf("%d members vote", size), func() bool {
@@ -256,7 +256,7 @@ type loadResult struct {
 type load struct {
 	command *exec.Cmd
 	output  bytes.Buffer
-	said    *bufio.Scanner // a line a second
+	said    *bufio.Scanner // its progress, one line a second
 	drained chan struct{}
 }
 
@@ -272,7 +272,7 @@ func (k *kubernetes) startLoad(t testing.TB) *load {
 		t.Fatal(err)
 	}
 	l.said, l.drained = bufio.NewScanner(progress), make(chan struct{})
-	for range 2 { // the load is steady then
+	for range 2 { // after two lines the load is steady
 		if !l.said.Scan() {
 			t.Fatalf("the load has ended: %v", l.command.Wait())
 		}
@@ -285,7 +285,7 @@ func (k *kubernetes) startLoad(t testing.TB) *load {
 	return l
 }
 
-// stop ends the load, after whatever is under way had its time to be answered.
+// stop ends the load. Before that, it waits until each request that is under way has been answered or has timed out.
 func (l *load) stop(t testing.TB) (result loadResult) {
 	t.Helper()
 	time.Sleep(patience + time.Second) // the interrupt forgets what is under way
@@ -293,7 +293,7 @@ func (l *load) stop(t testing.TB) (result loadResult) {
 		t.Fatal(err)
 	}
 	<-l.drained
-	ended := l.command.Wait() // the interrupt ends what has started it, too: what counts is whether there is a result
+	ended := l.command.Wait() // often an error: the interrupt also ends the parent processes. Only a result counts
 	if err := json.Unmarshal(l.output.Bytes(), &result); err != nil {
 		t.Fatalf("%v, %v: %s%s", ended, err, l.output.String(), l.said.Text())
 	}

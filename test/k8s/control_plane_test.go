@@ -48,7 +48,7 @@ users: [{name: admin, user: {token: %s}}], contexts: [{name: test, context: {clu
 		"--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL, "--initial-cluster", "default="+peerURL, "--unsafe-no-fsync")
 	c.start(t, folder, "kube-apiserver", "--etcd-servers="+clientURL, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", apiPort),
 		"--cert-dir="+filepath.Join(folder, "tls"), "--endpoint-reconciler-type=none",
-		"--disable-admission-plugins=ServiceAccount", // no controller makes the accounts without which it refuses each pod
+		"--disable-admission-plugins=ServiceAccount", // it refuses pods without a service account, and no controller makes those
 		"--service-cluster-ip-range=198.18.128.0/20", "--authorization-mode=RBAC",
 		"--token-auth-file="+tokens, "--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+keyFile, "--service-account-signing-key-file="+keyFile)
 	deadline := time.Now().Add(time.Minute)
@@ -61,7 +61,7 @@ users: [{name: admin, user: {token: %s}}], contexts: [{name: test, context: {clu
 			log, _ := os.ReadFile(filepath.Join(folder, "kube-apiserver.log")) // the log only helps to explain
 			t.Fatalf("the API server is not ready: %v\n%s", err, log)
 		}
-		time.Sleep(100 * time.Millisecond) // whether it is ready can only be asked
+		time.Sleep(100 * time.Millisecond) // readiness can only be polled
 	}
 }
 

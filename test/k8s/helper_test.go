@@ -17,7 +17,7 @@ import (
 // chart is the folder of the chart.
 const chart = "../../helm/holdfast"
 
-// binaries returns the folder with what build.sh has built. Without it the test is skipped, or fails in CI.
+// binaries returns the folder of the programs that build.sh has built. If a named one is missing, the test is skipped, or fails in CI.
 func binaries(t testing.TB, names ...string) string {
 	t.Helper()
 	output, err := exec.Command("./build.sh", "folder").Output()
@@ -84,7 +84,7 @@ func template(t testing.TB, arguments ...string) (*release, error) {
 	return r, nil
 }
 
-// render is template for values that are right.
+// render renders the chart with values that must be valid, or fails the test.
 func render(t testing.TB, values ...string) *release {
 	t.Helper()
 	var arguments []string

@@ -18,7 +18,8 @@ type life struct {
 	figures []string
 }
 
-// TestLife takes the chart through its life in a real cluster of five nodes, under load: whatever is planned may fail no request.
+// TestLife takes the chart through its life in a real cluster of five nodes, from install to uninstall. No operation that runs under load may fail a
+// request.
 func TestLife(t *testing.T) {
 	if os.Getenv("HOLDFAST_K8S") != "full" {
 		t.Skip("a whole cluster is for `make k8s`")
@@ -65,7 +66,7 @@ func (l *life) measured(step string, began time.Time) {
 	l.figures = append(l.figures, fmt.Sprintf("| %s | %.1f | | | |\n", step, time.Since(began).Seconds()))
 }
 
-// underLoad does something while requests are made, none of which may fail.
+// underLoad calls do under load. No request may fail.
 func (l *life) underLoad(t *testing.T, step string, do func()) {
 	t.Helper()
 	load := l.startLoad(t)
@@ -96,7 +97,7 @@ func (l *life) install(t *testing.T) {
 	l.measured("helm test", began)
 }
 
-// upgrade replaces every pod, beginning with the leader's, which hands over to the one that is the last to be replaced.
+// upgrade replaces every pod, the leader's first. The leader hands over to the member whose pod is replaced last.
 func (l *life) upgrade(t *testing.T) {
 	l.lead(t, name+"-2")
 	l.underLoad(t, "rolling upgrade, the leader first in line", func() {
@@ -135,7 +136,7 @@ func (l *life) expectImage(t *testing.T, image string) {
 	}
 }
 
-// identities returns who the pods are, and how often they were restarted.
+// identities returns the UID and the number of restarts of each pod, by name.
 func (l *life) identities(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -155,7 +156,7 @@ func (l *life) scale(t *testing.T, replicas int) {
 	l.settled(t, replicas)
 }
 
-// scaleUp restarts nobody.
+// scaleUp adds two members, and restarts no pod.
 func (l *life) scaleUp(t *testing.T) {
 	before := l.identities(t)
 	l.underLoad(t, "three to five members", func() { l.scale(t, 5) })
@@ -166,7 +167,7 @@ func (l *life) scaleUp(t *testing.T) {
 	}
 }
 
-// scaleDown takes the leader away, too. The volumes of those that go are deleted.
+// scaleDown removes two members, the leader among them. It restarts no other pod, and the volumes of the removed members are deleted.
 func (l *life) scaleDown(t *testing.T) {
 	before := l.identities(t)
 	l.lead(t, name+"-4")
@@ -187,7 +188,7 @@ func (l *life) expectClaims(t *testing.T, want int) {
 	})
 }
 
-// scaleAndRollBack: members of the same names come back as new ones, and a rollback makes the cluster smaller as an upgrade does.
+// scaleAndRollBack: a rollback removes members as an upgrade does. A removed member that comes back under its old name is a new member.
 func (l *life) scaleAndRollBack(t *testing.T) {
 	ids := func() (ids []string) {
 		for _, m := range l.members(t) {
@@ -225,7 +226,7 @@ func (l *life) drain(t *testing.T) {
 	l.must(t, "kubectl", "uncordon", pod.Spec.NodeName)
 }
 
-// evictTwo: the budget lets one member go at a time.
+// evictTwo: the disruption budget allows the eviction of one member at a time.
 func (l *life) evictTwo(t *testing.T) {
 	evict := func(pod string) error {
 		text := fmt.Sprintf("{apiVersion: policy/v1, kind: Eviction, metadata: {name: %s, namespace: %s}}", pod, namespace)
@@ -244,7 +245,7 @@ func (l *life) evictTwo(t *testing.T) {
 	})
 }
 
-// killLeader ends the leader's process as a crash does. Even that fails no request: every member holds what is not answered yet.
+// killLeader ends the leader's process as a crash does. Even that fails no request: every member keeps the requests that are not answered yet.
 func (l *life) killLeader(t *testing.T) {
 	for range 3 {
 		leader := l.leader(t)
@@ -284,7 +285,7 @@ func (l *life) loseVolume(t *testing.T) {
 	})
 }
 
-// renewCertificates: they are used without a restart.
+// renewCertificates: members use new certificates without a restart.
 func (l *life) renewCertificates(t *testing.T) {
 	serials := func() map[string]string {
 		found := map[string]string{}
@@ -317,7 +318,7 @@ func (l *life) renewCertificates(t *testing.T) {
 	l.settled(t, 3)
 }
 
-// changePolicy: the first policy is a setting, and restarts the members; what is in it changes without.
+// changePolicy: a first policy changes the settings, which restarts the members. A later change of its rules takes effect without a restart.
 func (l *life) changePolicy(t *testing.T) {
 	upgrade := func(values ...string) {
 		l.must(t, append([]string{"helm", "upgrade", "store", l.chart, "-n", namespace, "--reuse-values", "--wait", "--timeout", "3m"}, values...)...)
@@ -348,7 +349,7 @@ func (l *life) changePolicy(t *testing.T) {
 	l.settled(t, 3)
 }
 
-// backUp saves by the regular job and by hand, and restores into a release of its own, with the demo broker.
+// backUp makes one backup by the CronJob's job, and one by hand. It restores the latter into a second release, with the demo broker.
 func (l *life) backUp(t *testing.T) {
 	began := time.Now()
 	l.must(t, "kubectl", "-n", namespace, "create", "job", "now", "--from=cronjob/"+name+"-backup")
@@ -369,7 +370,7 @@ func (l *life) backUp(t *testing.T) {
 	l.must(t, "helm", "test", "copy", "-n", "second", "--timeout", "1m")
 }
 
-// loseMajority does what the documentation says, word for word: two of three volumes are lost for good.
+// loseMajority recovers from the loss of two of three volumes, by the commands of docs/operations.md. One of these deletes the two volumes.
 func (l *life) loseMajority(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
@@ -405,7 +406,7 @@ func (l *life) loseMajority(t *testing.T) {
 	}
 }
 
-// mend: a release that cannot start is mended by an upgrade, although nobody answers the job that comes before.
+// mend: an upgrade repairs a release that cannot start, although no member answers the pre-upgrade job.
 func (l *life) mend(t *testing.T) {
 	l.must(t, "helm", "install", "broken", l.chart, "-n", "second", "--set", "replicas=1", "--set", "demoBroker.enabled=true", "--set", "antiAffinity=none", "--set", "persistence.enabled=false", "--set", "config.log.level=loud")
 	began := time.Now()
@@ -421,7 +422,7 @@ func (l *life) countKeys(t *testing.T) string {
 	return l.must(t, "kubectl", "-n", namespace, "exec", name+"-0", "--", "/holdfast", "keys", "count", "-o", "json")
 }
 
-// uninstall leaves the data: the same release finds it again.
+// uninstall keeps the volumes: a later install of the same release finds the data again.
 func (l *life) uninstall(t *testing.T) {
 	before := l.countKeys(t)
 	l.must(t, "helm", "uninstall", "store", "-n", namespace, "--wait", "--timeout", "2m")

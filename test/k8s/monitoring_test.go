@@ -98,7 +98,7 @@ func scrape(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = dev.Process.Kill() // it has a folder of its own, which goes with the test's
+		_ = dev.Process.Kill() // its data is in the test's temporary folder
 		_ = dev.Wait()         // it was killed
 	})
 	broker, metrics := "", ""
@@ -127,7 +127,7 @@ func scrape(t *testing.T) map[string]bool {
 	return names
 }
 
-// Each alert fires when it has to, and only then.
+// In each case of alerts_test.yaml the alerts fire that must fire, and no others.
 func TestAlertsFireWhenTheyHaveTo(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {

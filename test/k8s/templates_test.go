@@ -99,7 +99,7 @@ func typed(t *testing.T, o *object) any {
 	}
 }
 
-// The rendered configuration is one that the node takes, with the environment that it gets.
+// The node accepts the rendered configuration with the rendered environment, without warnings. The rendered peers agree with both.
 func TestConfigurationIsValid(t *testing.T) {
 	for _, file := range combinations(t) {
 		r, err := template(t, "--values", file)
@@ -130,7 +130,7 @@ func TestConfigurationIsValid(t *testing.T) {
 	}
 }
 
-// What may be set under `config` is what the node knows, but for what the chart sets itself.
+// The schema of `config` has all settings of a node, except those that the chart sets itself.
 func TestConfigSchemaKnowsAllSettings(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(chart, "values.schema.json"))
 	if err != nil {
@@ -199,7 +199,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 	} {
 		t.Run(value, func(t *testing.T) {
 			_, err := template(t, "--set", broker, "--set", value)
-			if err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), value, ""), reason) { // the arguments are in the error
+			if err == nil || !strings.Contains(strings.NewReplacer(value, "", broker, "").Replace(err.Error()), reason) { // the arguments are in the error
 				t.Errorf("%v", err)
 			}
 		})
@@ -283,7 +283,7 @@ func TestNodesAreSpreadOverHosts(t *testing.T) {
 	}
 }
 
-// Liveness and startup ask whether the process runs: neither quorum nor broker may get a node killed.
+// Liveness and startup probes ask only whether the process runs. A lost quorum or an unreachable broker must not get a node killed.
 func TestProbesAskOnlyWhetherTheProcessRuns(t *testing.T) {
 	container := statefulSet(t, render(t, broker)).Spec.Template.Spec.Containers[0]
 	for what, probe := range map[string]*core.Probe{"/livez": container.LivenessProbe, "/livez ": container.StartupProbe, "/readyz": container.ReadinessProbe} {
@@ -295,8 +295,8 @@ func TestProbesAskOnlyWhetherTheProcessRuns(t *testing.T) {
 	}
 }
 
-// The job that makes the cluster smaller runs before anything of its revision is there: it may need nothing of it.
-func TestScaleDownJob(t *testing.T) {
+// The job that removes members runs before any object of its revision exists, so it must not need one of them.
+func TestScaleDownJobNeedsNothingOfItsRevision(t *testing.T) {
 	job := get[batch.Job](t, render(t, broker), "Job", "store-holdfast-scale-down")
 	if hooks := job.Annotations["helm.sh/hook"]; hooks != "pre-upgrade,pre-rollback" {
 		t.Errorf("hooks %q", hooks)
@@ -357,7 +357,13 @@ func TestSelfSignedCertificates(t *testing.T) {
 // Only members, jobs of the release and pods that the operator names reach Raft and the admin API.
 func TestNetworkPolicyAdmitsMembersAndOperatorsOnly(t *testing.T) {
 	rules := get[networking.NetworkPolicy](t, render(t, broker), "NetworkPolicy", "store-holdfast").Spec.Ingress
+	if len(rules) == 0 {
+		t.Error("there is no rule, so nobody is admitted")
+	}
 	for _, rule := range rules {
+		if len(rule.Ports) == 0 {
+			t.Errorf("a rule admits to all ports: %+v", rule)
+		}
 		for _, port := range rule.Ports {
 			name := port.Port.String()
 			if name != "health" && len(rule.From) == 0 {
@@ -373,7 +379,8 @@ func TestNetworkPolicyAdmitsMembersAndOperatorsOnly(t *testing.T) {
 	}
 }
 
-// The level `restricted` of the Pod Security Standards, for every pod; TestChartInstallsUpgradesAndRollsBackWithoutWarnings lets the API server judge it, too.
+// Every pod satisfies the level `restricted` of the Pod Security Standards. TestChartInstallsUpgradesAndRollsBackWithoutWarnings also lets the API server
+// judge that.
 func TestEveryPodIsRestricted(t *testing.T) {
 	r, err := template(t, "--values", filepath.Join(chart, "ci", "full-values.yaml"), "--set", "demoBroker.enabled=true")
 	if err != nil {
@@ -403,7 +410,7 @@ func TestEveryPodIsRestricted(t *testing.T) {
 	}
 }
 
-// Labels of one's own come to those of the chart, and replace none by which things are found.
+// Labels in the values are added to those of the chart, and replace none that a selector needs.
 func TestOwnLabelsReplaceNoneOfTheChart(t *testing.T) {
 	set := statefulSet(t, render(t, broker, "commonLabels.team=plant", `commonLabels.app\.kubernetes\.io/component=x`, `podLabels.app\.kubernetes\.io/instance=x`, "podLabels.rack=seven"))
 	labels := set.Spec.Template.Labels

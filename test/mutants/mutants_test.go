@@ -1,7 +1,9 @@
 package mutants
 
 import (
+	"errors"
 	"os/exec"
+	"strings"
 	"testing"
 )
 
@@ -30,7 +32,7 @@ func TestFindNamesWhatIsUnknown(t *testing.T) {
 	if m, err := Find("dedup_off"); err != nil || m.Name != "dedup_off" {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if _, err := Find("nothing"); err == nil {
-		t.Error("a mutant was found that does not exist")
+	if _, err := Find("nothing"); !errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), "nothing") {
+		t.Errorf("a mutant that does not exist: %v", err)
 	}
 }

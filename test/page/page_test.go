@@ -1,5 +1,5 @@
-// Package page looks at the status page with Debian's Chromium, as an operator does: a real cluster behind it, light and dark, on a desk and
-// on a phone. Its own module, because of the driver of the browser.
+// Package page tests the status page of a real cluster in Debian's Chromium: in light and dark, in the window of a desktop and of a phone. It is a module
+// of its own, so that the product does not depend on the browser's driver.
 package page
 
 import (
@@ -84,7 +84,7 @@ func (d *dev) do(t *testing.T, arguments ...string) {
 	}
 }
 
-// hold runs a command that goes on.
+// hold starts a command that runs until the test ends.
 func (d *dev) hold(t *testing.T, arguments ...string) {
 	t.Helper()
 	arguments = append([]string{arguments[0], "--broker", d.broker}, arguments[1:]...)
@@ -99,7 +99,7 @@ func (d *dev) hold(t *testing.T, arguments ...string) {
 	})
 }
 
-// consoleErrors is what the browser's console says.
+// consoleErrors collects what must not happen in the browser: uncaught exceptions, console calls and log entries.
 type consoleErrors struct {
 	mu  sync.Mutex
 	all []string
@@ -137,10 +137,10 @@ func browser(t *testing.T) context.Context {
 	return ctx
 }
 
-// report is where the pictures are put, to be looked at.
+// report is the folder of the screenshots, for people to look at.
 const report = "../../report/page"
 
-// picture returns a task that writes down what is to be seen, and checks that nothing sticks out to the right.
+// picture returns tasks that save a screenshot, and check that the page is not wider than the window.
 func picture(t *testing.T, name string, width, height int64, scheme string) chromedp.Tasks {
 	var image []byte
 	var wide bool
@@ -229,8 +229,8 @@ func TestStatusPageShowsTheClusterAndItsFaults(t *testing.T) {
 	}
 }
 
-// TestWeight logs what the page weighs, and what it costs a cluster of three in one process to have it open.
-func TestWeight(t *testing.T) {
+// TestStatusPageIsSmallAndCheap bounds and logs the size of the page, and the CPU time that one open page costs a cluster of three in one process.
+func TestStatusPageIsSmallAndCheap(t *testing.T) {
 	d := startDev(t)
 	weight := 0
 	for _, file := range []string{"", "page.css", "page.js"} {
@@ -297,7 +297,7 @@ func cpuDuring(t *testing.T, pid int, span time.Duration) float64 {
 		return user + system
 	}
 	before := ticks()
-	<-time.After(span) // what is measured is a time
+	<-time.After(span) // the measurement takes real time
 	const perSecond = 100
 	return (ticks() - before) / perSecond / span.Seconds()
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/Azure/iot-operations-sdks/go/services/statestore"
 )
 
-// The SDK resumes its session (and gives up for good when the broker has lost
-// it), watches again, and makes up a notification from a GET.
+// After a reconnect the SDK resumes its session. (If the broker has lost it,
+// the SDK gives up for good.) Then it sends KEYNOTIFY for each watched key
+// again, and makes up a notification from the reply to a GET.
 func TestReconnectWatchesAgain(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)

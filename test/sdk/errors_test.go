@@ -103,7 +103,7 @@ func TestServiceErrorsAreTyped(t *testing.T) {
 		_, err := p.kv.Set(ctx, key, "x")
 		wantErr(t, "QoS 0", err, "request must be published with QoS 1")
 	})
-	// GET does not care about time stamps.
+	// GET ignores the timestamp and the fencing token.
 	for _, fn := range []mangler{without("__ts"), prop("__ts", "yesterday"), prop("__ft", "yesterday")} {
 		p.mangle(fn, func() {
 			if g, err := p.kv.Get(ctx, key); err != nil || g.Value != "kept" {
@@ -111,7 +111,7 @@ func TestServiceErrorsAreTyped(t *testing.T) {
 			}
 		})
 	}
-	// NEX with an expected value, which the library cannot say.
+	// NEX with an expected value, which the SDK has no option for.
 	p.mangle(payload("SET", key, "x", "NEX", "other"), func() {
 		if r, err := p.kv.Set(ctx, key, "x"); err != nil || r.Value {
 			t.Errorf("NEX other: %+v %v", r, err)

@@ -17,7 +17,7 @@ func TestFencingRefusesOlderTokens(t *testing.T) {
 	key := unique("k")
 	t1, t2, t3 := stamp(t, -3*time.Second, "a"), stamp(t, -2*time.Second, "a"), stamp(t, -1*time.Second, "a")
 
-	// On a key without a token everything passes.
+	// A key without a token accepts requests with and without one.
 	p.set(ctx, key, "x")
 	p.del(ctx, key, fenced(t1))
 	p.set(ctx, key, "x")
@@ -67,9 +67,9 @@ func TestFencingRefusesOlderTokens(t *testing.T) {
 	p.set(ctx, key, "x", fenced(t1))
 }
 
-// The story that fencing is for: the lease of A runs out, B takes over, and A,
-// who does not know, is refused.
-func TestFencingWithLease(t *testing.T) {
+// The case that fencing is for: the lease of A expires, and B acquires it. A
+// does not know that, and its writes are refused.
+func TestFormerLeaseHolderCannotWrite(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	a, b := dial(ctx, t, peerOptions{}), dial(ctx, t, peerOptions{})

@@ -20,20 +20,20 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// The harness: one session client of the SDK per peer, with a tap on the
-// socket. The SDK hands every received PUBLISH to goroutines of its own, so
-// what its channels yield says nothing about the order of arrival; the tap
-// does. Nothing here waits by sleeping.
+// The harness: each peer is one session client of the SDK, with a tap on its
+// socket. The SDK hands every received PUBLISH to goroutines of its own, so its
+// channels do not keep the order of arrival. The tap records that order.
+// Nothing here waits by sleeping.
 
 const (
 	storeID     = "FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
 	invokeTopic = "statestore/v1/" + storeID + "/command/invoke"
 )
 
-// Environment:
+// broker returns the host and port of HOLDFAST_BROKER. The tests read this environment:
 //
 //	HOLDFAST_BROKER     mqtt://host:port, mqtts://host:port or host:port; when empty, TestMain starts `holdfast dev`
-//	HOLDFAST_CA         file of the authority that vouches for a broker with TLS
+//	HOLDFAST_CA         file of the authority that has signed the certificate of a broker with TLS
 //	HOLDFAST_USERNAME, HOLDFAST_PASSWORD
 //	                    the login, when there is one
 //	HOLDFAST_CLIENT_PREFIX
@@ -80,7 +80,7 @@ func testCtx(t *testing.T) context.Context {
 	return ctx
 }
 
-// provider returns how to connect, and the login as options.
+// provider returns the SDK's provider of connections to the broker, and the login as options.
 func provider(t *testing.T) (mqtt.ConnectionProvider, []mqtt.SessionClientOption) {
 	t.Helper()
 	host, port := broker(t)
@@ -119,7 +119,7 @@ func blob(args ...string) string {
 	return b.String()
 }
 
-// props fails the test when a user property comes twice.
+// props returns the user properties of a message. It fails the test if one comes twice.
 func props(t *testing.T, p *packets.Publish) map[string]string {
 	t.Helper()
 	m := map[string]string{}
@@ -132,19 +132,20 @@ func props(t *testing.T, p *packets.Publish) map[string]string {
 	return m
 }
 
+// mangler changes a message that is about to be published.
 type mangler func(topic *string, payload *[]byte, o *mqtt.PublishOptions)
 
-// mangled is the session client with a hand in what it publishes.
+// mangled is a session client whose messages fn changes before they are published.
 type mangled struct {
 	*mqtt.SessionClient
 	fn atomic.Pointer[mangler]
 	up chan<- struct{}
 }
 
-// RegisterConnectEventHandler tells when the state store client's handler has
-// come to its end. That handler runs in a goroutine of its own, at the first
-// connect too: a key that is watched before it gets its turn is watched a
-// second time, and gets a notification that is made up from a GET.
+// RegisterConnectEventHandler registers the state store client's handler, and
+// sends to m.up each time that the handler has returned. The handler runs in a
+// goroutine of its own, at the first connect too. A key that is watched before
+// it runs is watched a second time, with a notification made up from a GET.
 func (m *mangled) RegisterConnectEventHandler(h mqtt.ConnectEventHandler) func() {
 	return m.SessionClient.RegisterConnectEventHandler(func(e *mqtt.ConnectEvent) {
 		h(e)
@@ -309,8 +310,8 @@ func (p *peer) deafen() {
 	p.conn.deaf.Store(true)
 }
 
-// cut breaks the connection without a DISCONNECT; the session client is back
-// after 1/8 s, or, when hold is given, once that is closed.
+// cut breaks the connection without a DISCONNECT. The session client connects
+// again after 1/8 s or, if hold is not nil, once hold is closed.
 func (p *peer) cut(hold chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -416,8 +417,8 @@ func (p *peer) settle(ctx context.Context) {
 	})
 }
 
-// passes waits by the store's own clock: until a key that is set now with the
-// expiry d has gone.
+// passes waits for d by the store's own clock: it sets a key with the expiry d,
+// and waits until the key has expired.
 func (p *peer) passes(ctx context.Context, d time.Duration) {
 	p.t.Helper()
 	key := unique("timer")

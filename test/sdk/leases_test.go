@@ -120,7 +120,7 @@ func TestLeaseChangesAreObserved(t *testing.T) {
 	want(false, "")
 	acquire(ctx, t, lb, 200*time.Millisecond, true)
 	want(true, b.id)
-	want(false, "") // expiry, or the release once more where the store repeats it: a change has no version
+	want(false, "") // the expiry, or a repeated notification of the release: without a version they look the same
 	const notifications = 5
 	c.wire.until(ctx, t, "the expiry", func() bool { return c.wire.countLocked(notifyTopic(c.id, name)) >= notifications })
 	if err := lc.ObserveStop(ctx); err != nil {

@@ -76,7 +76,7 @@ func TestLockWaitsForItsHolder(t *testing.T) {
 	})
 }
 
-// Many clients add to one number under one lock.
+// Clients that add to one number under one lock lose no update.
 func TestEditsUnderALockLoseNothing(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
@@ -116,7 +116,7 @@ func TestEditsUnderALockLoseNothing(t *testing.T) {
 	_, err := p.kv.Set(ctx, data, "x")
 	wantErr(t, "SET beside the lock", err, sterr.MissingFencingToken)
 
-	// An error of the callback changes nothing and lets go of the lock.
+	// If the callback returns an error, the value stays, and the lock is released.
 	oops := errors.New("oops")
 	if err := l.Edit(ctx, data, time.Minute, func(context.Context, string, bool) (string, bool, error) {
 		return "x", true, oops
@@ -125,7 +125,7 @@ func TestEditsUnderALockLoseNothing(t *testing.T) {
 	}
 	holder(ctx, t, l.Lease, "")
 
-	// Deleting. (Deleting what is not there would loop for ever, leasedlock/lock.go:155.)
+	// An edit can delete the value. (If there is none, the SDK would loop for ever, leasedlock/lock.go:155.)
 	if err := l.Edit(ctx, data, time.Minute, func(context.Context, string, bool) (string, bool, error) {
 		return "", false, nil
 	}); err != nil {
@@ -136,7 +136,7 @@ func TestEditsUnderALockLoseNothing(t *testing.T) {
 	}
 }
 
-// An edit that takes longer than its lease loses to the next one.
+// If an edit takes longer than its lease, and the next holder has written, its write is refused.
 func TestEditIsFenced(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)

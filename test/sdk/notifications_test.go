@@ -136,8 +136,8 @@ func TestNotifyStopTwice(t *testing.T) {
 	}
 }
 
-// On the wire everything comes in the order in which it was applied. (Not so
-// out of the SDK's channels.)
+// Notifications arrive in the order in which their changes were applied. (The
+// SDK's channels do not keep that order.)
 func TestNotificationsComeInOrder(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
@@ -183,7 +183,8 @@ func TestNotificationsComeInOrder(t *testing.T) {
 	}
 }
 
-// A client that does subscribe gets each notification once all the same.
+// A client that also subscribes to its notification topic gets each
+// notification once.
 func TestSubscribedClientGetsEachNotificationOnce(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
@@ -223,8 +224,8 @@ func TestClientIDs(t *testing.T) {
 }
 
 // A notification that the application does not acknowledge holds back all
-// later PUBACKs of the client (paho sends them in order), replies' too. The
-// replies must come in nevertheless.
+// later PUBACKs of the client (paho sends them in order), also those for
+// replies. The replies must arrive nevertheless.
 func TestUnacknowledgedNotificationsHoldNoReplyBack(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)

@@ -23,7 +23,7 @@ func fenced(v hlc.HybridLogicalClock) statestore.WithFencingToken {
 	return statestore.WithFencingToken(v)
 }
 
-// stamp makes an HLC that is d off the wall clock.
+// stamp returns a timestamp of a hybrid logical clock (HLC): the time of the wall clock plus d.
 func stamp(t *testing.T, d time.Duration, node string) hlc.HybridLogicalClock {
 	t.Helper()
 	return must[hlc.HybridLogicalClock](t)(hlc.New().Parse("test", fmt.Sprintf("%d:0:%s", time.Now().Add(d).UnixMilli(), node)))
@@ -235,8 +235,9 @@ func TestBinaryAndLarge(t *testing.T) {
 	}
 }
 
-// fits says whether the broker takes packets of n bytes. The SDK does not
-// look: it would be thrown out, and for good (0x95 is fatal to it).
+// fits reports whether the broker accepts packets of n bytes. The SDK does not
+// check that. The broker would disconnect it with 0x95, after which the SDK
+// does not connect again.
 func fits(p *peer, n int) bool {
 	p.wire.mu.Lock()
 	defer p.wire.mu.Unlock()

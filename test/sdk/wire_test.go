@@ -10,7 +10,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// What the SDK sends, and what it must be answered, byte for byte.
+// The SDK's requests, and the replies and notifications that it must get, byte for byte.
 func TestRequestsAndRepliesByteForByte(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)

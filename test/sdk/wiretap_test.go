@@ -22,8 +22,8 @@ type wire struct {
 	connects []*packets.Connect
 	connacks []*packets.Connack
 	subs     []*packets.Subscribe
-	seen     map[string]bool // the notifications in in
-	repeats  int             // notifications that the store sent again; they are not in in
+	seen     map[string]bool // the notifications that are in field in, as text
+	repeats  int             // number of notifications that the store sent again; field in does not have them
 }
 
 // repeats reports whether the store may repeat notifications.
@@ -37,7 +37,7 @@ func (w *wire) addIncomingLocked(p *packets.Publish) {
 			key += " " + u.Value
 		}
 		if w.seen[key] {
-			if !p.Duplicate { // the broker itself repeats what no PUBACK came for
+			if !p.Duplicate { // DUP: the broker itself repeats a message that has no PUBACK
 				w.repeats++
 			}
 			return
@@ -63,7 +63,7 @@ type stream struct {
 	buf []byte
 }
 
-// feed records every packet that is complete, before the bytes go on.
+// feed adds bytes to the stream, and records every packet that is complete.
 func (s *stream) feed(b []byte) {
 	s.buf = append(s.buf, b...)
 	for {
@@ -119,8 +119,8 @@ func (w *wire) until(ctx context.Context, t *testing.T, what string, ok func() b
 	}
 }
 
-// reply waits for the answer to the last request that was sent, and returns
-// both and the answer's place in w.in.
+// reply waits for the reply to the last request with this payload. It returns
+// both, and the index of the reply in w.in.
 func (w *wire) reply(ctx context.Context, t *testing.T, payload string) (req, rep *packets.Publish, at int) {
 	t.Helper()
 	w.until(ctx, t, "the reply on the wire", func() bool {

@@ -9,7 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Raft may read the first index of an empty log, 0, and delete from there after another goroutine has stored entries.
+// DeleteRange accepts a range that is in part or wholly outside the log. Raft may read the first index of an empty log, 0, and delete from there after
+// another goroutine has stored entries.
 func TestDeleteRangeMayBeginBeforeTheLog(t *testing.T) {
 	for _, c := range []struct {
 		name                          string

@@ -89,7 +89,7 @@ func TestSimulatedClustersKeepTheirPromises(t *testing.T) {
 				t.Error(err)
 			}
 			if *switches != "" {
-				err := writeFile(*switches, func(w io.Writer) { _ = binary.Write(w, binary.LittleEndian, s.config.Record[:s.recorded]) }) // shown by what is missing
+				err := writeFile(*switches, func(w io.Writer) { _ = binary.Write(w, binary.LittleEndian, s.config.Record[:s.recorded]) }) // on an error, switches are missing
 				if err != nil {
 					t.Error(err)
 				}

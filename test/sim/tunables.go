@@ -91,7 +91,7 @@ func (t *tunables) drawFront(r *rand.Rand) {
 	f.RequestsPerClient = pick(r, 4, 4096, 4096)
 }
 
-// outcomeLifetime returns how long the outcome of a request of the usual expiry is outcomeLifetime.
+// outcomeLifetime returns how long the outcome of a request of the usual expiry is remembered.
 func (t *tunables) outcomeLifetime() time.Duration {
 	f := &t.front
 	return time.Duration(t.expiry)*time.Second + f.DedupMargin + f.SessionExpiry + f.OverloadAge + f.ProposalAge

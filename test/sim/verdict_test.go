@@ -11,12 +11,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Two requests that reached all nodes are executed in their order, unless a majority of the nodes ended before they were: what these held is lost, and
-// what the broker still has for another node comes later.
+// The order of two requests that reached all nodes is checked, unless a majority of the nodes ended while they were under way. Such nodes lose the requests
+// that they held, and a request may come later from the broker's queue of another node.
 func TestOrderIsCheckedWhileFewNodesEnd(t *testing.T) {
 	for name, test := range map[string]struct {
-		ended  []string // within the time of the requests
-		before []string
+		ended  []string // nodes that ended while the requests were under way
+		before []string // nodes that ended earlier
 		want   bool
 	}{
 		"none":                    {nil, nil, true},
@@ -43,7 +43,7 @@ func TestOrderIsCheckedWhileFewNodesEnd(t *testing.T) {
 	}
 }
 
-// One member may lose its disk if each member knows that all vote.
+// A disk may be damaged only if each member knows that all members vote. haveVotes says whether one of them does.
 func TestDamageNeedsVotersThatAllKnow(t *testing.T) {
 	ids := []raft.ServerID{"n1", "n2"}
 	for name, test := range map[string]struct {
@@ -63,8 +63,8 @@ func TestDamageNeedsVotersThatAllKnow(t *testing.T) {
 	}
 }
 
-// A request that an earlier leader executed counts as unanswered if others that were sent later were answered by the same publishing connection: then it
-// is not just late, as where the way to the broker is slow.
+// A request counts as unanswered only if its publishing connection answered three requests that were sent later. Replies leave a connection in order, so
+// its reply is then not just late.
 func TestUnansweredNeedsOthersThatWereAnswered(t *testing.T) {
 	const publishers = 2
 	same, other := "c", "d"
@@ -99,7 +99,8 @@ func TestUnansweredNeedsOthersThatWereAnswered(t *testing.T) {
 	}
 }
 
-// A refusal that waited in the log for longer than ProposalAge is not answered. What took effect is, and so is a repeated refusal.
+// A request may stay unanswered if it was refused more than ProposalAge after it was sent. A request that took effect must be answered, and so must one
+// that got a repeated refusal.
 func TestRefusalThatWaitedMayBeUnanswered(t *testing.T) {
 	const sent, proposalAge = time.Second, time.Second / 2
 	refusal, repeated := fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}, fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}

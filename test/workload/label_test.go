@@ -2,7 +2,7 @@ package workload
 
 import "testing"
 
-// A value of any length is written down as a label from which it can be made again.
+// A written value of up to maxLabel bytes is recorded in full. A longer one is recorded as the label that content made it from.
 func TestLabelsRestoreTheirValue(t *testing.T) {
 	for _, size := range []int{0, 1, 20, maxLabel, maxLabel + 1, 1 << 20} {
 		name := "large-1.17:129"

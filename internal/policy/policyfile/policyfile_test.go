@@ -95,7 +95,7 @@ func TestPolicyOfTheManualIsValid(t *testing.T) {
 	}
 }
 
-// The content of a file that is being written does not count.
+// readSettled returns a content only when two reads in a row have found it: the file may be half-written.
 func TestContentIsReadUntilItIsSettled(t *testing.T) {
 	for name, test := range map[string]struct {
 		reads []string

@@ -2,7 +2,9 @@ package disk
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -43,12 +45,13 @@ func TestDiskReadsWhatWasWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := make([]byte, 1<<16)
+	want, end := make([]byte, 1<<16), 0
 	for n := range 2000 {
 		size, data := 1+rand.IntN(500), byte(n)
 		offset := rand.IntN(len(want) - size)
 		chunk := bytes.Repeat([]byte{data}, size)
 		copy(want[offset:], chunk)
+		end = max(end, offset+size)
 		if _, err := f.WriteAt(chunk, int64(offset)); err != nil {
 			t.Fatal(err)
 		}
@@ -59,14 +62,14 @@ func TestDiskReadsWhatWasWritten(t *testing.T) {
 		}
 		if n%50 == 0 || n == 1999 {
 			got := make([]byte, len(want))
-			read, _ := f.ReadAt(got, 0)
-			if !bytes.Equal(got[:read], want[:read]) {
+			read, err := f.ReadAt(got, 0)
+			if read != end || err != nil && !errors.Is(err, io.EOF) || !bytes.Equal(got[:read], want[:read]) {
 				t.Fatalf("other contents after %d writes", n)
 			}
 		}
 	}
 	behind, err := os.ReadFile(filepath.Join(folder, "a"))
-	if err != nil || !bytes.Equal(behind, want[:len(behind)]) {
+	if err != nil || !bytes.Equal(behind, want[:end]) {
 		t.Fatal("what is behind differs", err)
 	}
 	if err := f.Close(); err != nil {
@@ -75,7 +78,7 @@ func TestDiskReadsWhatWasWritten(t *testing.T) {
 }
 
 // Before a sync only some of the writes are in the folder, after it all are.
-func TestUnsyncedIsLost(t *testing.T) {
+func TestOnlySyncMakesAllWritesDurable(t *testing.T) {
 	_, folder, path := mount(t)
 	f, err := os.Create(filepath.Join(path, "a"))
 	if err != nil {
@@ -138,7 +141,7 @@ func TestRewrittenPlaceIsKeptOnce(t *testing.T) {
 	}
 }
 
-// A file that gets the inode of one that was removed has nothing of it.
+// A new file that gets the inode of a removed file has none of its data.
 func TestRemovedIsForgotten(t *testing.T) {
 	d, folder, path := mount(t)
 	for _, replaced := range []bool{false, true} {
@@ -181,7 +184,7 @@ func TestRemovedIsForgotten(t *testing.T) {
 	}
 }
 
-// Each trouble does what it says.
+// Each kind of Trouble has the effect that its comment says.
 func TestEachDiskFaultDoesWhatItSays(t *testing.T) {
 	d, _, path := mount(t)
 	f, err := os.Create(filepath.Join(path, "a"))
@@ -219,8 +222,8 @@ func TestEachDiskFaultDoesWhatItSays(t *testing.T) {
 	}
 }
 
-// A bbolt database works on it, memory map and all. It is in a process of its own: one that waits for a page of a memory map cannot
-// serve it.
+// A bbolt database, which uses a memory map, works on the disk. It runs in a process of its own: a process that waits for a page of the map could not
+// serve the disk.
 func TestBboltWorksOnTheFaultyDisk(t *testing.T) {
 	if path := os.Getenv("DISK_TEST_BOLT"); path != "" {
 		useBolt(t, path)

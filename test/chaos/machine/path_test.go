@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What goes through the path comes out as it was, in both directions, after the delay; an end on one side is one on the other.
+// The proxy passes data on unchanged, in both directions, each after the delay. When the broker's side ends, the client's side ends, too.
 func TestPathDelaysAndForwards(t *testing.T) {
 	echo, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -27,7 +27,7 @@ func TestPathDelaysAndForwards(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := probe.Addr().String()
-	_ = probe.Close() // the path listens there
+	_ = probe.Close() // the proxy listens there
 	p, err := newDelayProxy(address, echo.Addr().String())
 	if err != nil {
 		t.Fatal(err)

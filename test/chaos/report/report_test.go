@@ -87,7 +87,7 @@ func TestRecoveryIsTheFirstAcknowledgedWrite(t *testing.T) {
 	}
 }
 
-// Labels that would overlap stand in different rows, and none ends behind the field.
+// Labels that would overlap are in different rows, and none extends past the right edge of the plot.
 func TestOverlappingLabelsGetTheirOwnRows(t *testing.T) {
 	r, _ := run()
 	x := func(at record.Duration) vg.Length { return vg.Length(seconds(at)) }

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// workload is some goroutines that share channels, mutexes, atomics, maps and timers, and what they did in order.
+// workload runs goroutines that share channels, mutexes, atomics, maps and timers. It returns what they did, in order.
 func workload(log func(string)) (done []string) {
 	var mu sync.Mutex
 	var turns atomic.Int64
@@ -61,13 +61,13 @@ func run(t *testing.T, s Settings, log func(string)) (summary Summary, done []st
 
 func silent(string) {}
 
-// settings are such that everything is drawn that can be.
+// settings returns settings with which every kind of event is drawn.
 func settings(seed uint64, pick Pick) Settings {
 	return Settings{Seed: seed, Pick: pick, Stop: 0.01, Delay: 0.01, Demote: 0.01, Yield: 0.1, Behind: 0.2, Longest: 50 * time.Millisecond}
 }
 
 func TestSameSeedSameOrder(t *testing.T) {
-	run(t, settings(0, PickAny), silent) // what a process does once passes points, too
+	run(t, settings(0, PickAny), silent) // a first run, because what a process does only once also passes synchronisation points
 	hashes := make(map[uint64]bool)
 	for seed := range uint64(20) {
 		for _, pick := range []Pick{PickFirst, PickAny, PickHighest} {
@@ -112,7 +112,7 @@ func TestLoggingChangesNoSchedule(t *testing.T) {
 	}
 }
 
-// ticking notes the virtual times at which goroutines of a group and their timers run.
+// ticking starts a goroutine and timers in a group. It returns a function that returns the virtual times at which they ran.
 func ticking(group int, until time.Duration) (times func() []time.Duration) {
 	began := time.Now()
 	var mu Mutex
