@@ -36,6 +36,10 @@ func connect(ctx context.Context, i *instance, id string) (*client.Client, error
 	return client.Connect(ctx, config)
 }
 
+// requestTimeout is how long a request of the load may take. A broker that is restarted on a busy machine needs more than the client's 10 s to listen again: that
+// is the broker's time, and the matrix shows it.
+const requestTimeout = time.Minute
+
 func loadKey(number int) string { return fmt.Sprintf("load/%d", number) }
 
 func startLoad(ctx context.Context, i *instance) (*loadGenerator, error) {
@@ -58,7 +62,9 @@ func startLoad(ctx context.Context, i *instance) (*loadGenerator, error) {
 func (l *loadGenerator) run(ctx context.Context, c *client.Client, number int) {
 	for counter := 1; ctx.Err() == nil; counter++ {
 		began := time.Now()
-		_, err := c.Set(ctx, loadKey(number), fmt.Append(nil, counter))
+		request, cancel := context.WithTimeout(ctx, requestTimeout)
+		_, err := c.Set(request, loadKey(number), fmt.Append(nil, counter))
+		cancel()
 		took := time.Since(began)
 		l.mu.Lock()
 		switch {
