@@ -12,7 +12,7 @@ import (
 // Lock waits until it has acquired the lock of this name, at most until the context ends, and renews it from then on. If this client dies, the lock
 // expires ttl after the last renewal that the store executed, by cluster time, which stands still while there is no leader.
 //
-// errors.Is and errors.As find in an error why Lock gave up: the context's error, ErrClosed, ErrRefused, or a ServerError. The store gave the ServerError for
+// The error wraps the reason why Lock gave up: the context's error, ErrClosed, ErrRefused, or a ServerError. The store gave the ServerError for
 // the SET that acquires the lock, or for the KEYNOTIFY that watches it. The error also says whether this client may have the lock:
 //   - ErrOutcomeUnknown: an attempt may have acquired the lock. It is not renewed, and expires by itself.
 //   - ErrNotApplied: this client does not have the lock. Another client had it at the last attempt.
@@ -65,8 +65,8 @@ type acquisition struct {
 	known error
 }
 
-// attempt tries to acquire the lock, and waits for the answer for at most Config.Timeout. After ErrNotApplied no earlier attempt holds the lock: the store executes the
-// requests of a client in the order in which they were sent.
+// attempt tries to acquire the lock, and waits for the answer for at most Config.Timeout. After ErrNotApplied no earlier attempt holds the lock: the store
+// executes the requests of a client in the order in which they were sent.
 func (a *acquisition) attempt(ctx context.Context) (*Lock, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.client.config.Timeout)
 	defer cancel()
@@ -97,15 +97,15 @@ func (a *acquisition) failure(cause error) error {
 		return nil
 	case a.known != nil && (a.known == ErrOutcomeUnknown || !isPermanent(cause)):
 		return &lockError{known: a.known, cause: cause}
-	case errors.Is(cause, ErrOutcomeUnknown): // the outcome of a KEYNOTIFY: no SET was executed
+	case errors.Is(cause, ErrOutcomeUnknown): // known is nil, so no SET was executed: the outcome of a KEYNOTIFY is unknown
 		return &lockError{known: ErrNotExecuted, cause: cause}
 	default:
 		return cause
 	}
 }
 
-// lockError is an error of Lock. Of ErrNotExecuted, ErrNotApplied and ErrOutcomeUnknown, errors.Is finds only known. cause may wrap another one of them,
-// which is only about a KEYNOTIFY or about one of several attempts. errors.Is and errors.As find everything else of cause.
+// lockError is an error of Lock. Of ErrNotExecuted, ErrNotApplied and ErrOutcomeUnknown, errors.Is finds only known, even if cause wraps another one:
+// that is about a KEYNOTIFY, or about one of several attempts. All other errors are looked up in cause.
 type lockError struct{ known, cause error }
 
 // Error implements error.
@@ -132,8 +132,8 @@ func (e *lockError) Is(target error) bool {
 // lockRetry is the pause after an attempt whose result does not say whether another client has the lock.
 const lockRetry = 100 * time.Millisecond
 
-// shouldRetry reports whether Lock goes on after an error: another client has the lock, the store is overloaded, or no answer came in time and the context has not
-// ended.
+// shouldRetry reports whether Lock goes on after an error: another client has the lock; or the context has not ended, and the store is overloaded or did
+// not answer in time.
 func shouldRetry(ctx context.Context, err error) bool {
 	return errors.Is(err, ErrNotApplied) || (ctx.Err() == nil && (errors.Is(err, ErrOverloaded) ||
 		errors.Is(err, context.DeadlineExceeded) || (errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrClosed))))

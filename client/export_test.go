@@ -4,5 +4,5 @@ package client
 func (c *Client) WatchAgain(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.watchAgainLocked(subject{key: key}, nil)
+	c.syncWatchLocked(subject{key: key}, nil)
 }

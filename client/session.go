@@ -34,9 +34,9 @@ type session struct {
 	sending         sync.WaitGroup
 
 	ids chan uint16 // free packet ids; the total is the number of requests that may be unacknowledged: Receive Maximum, at most maxWindow
-	// watchAgainCount is the number of running goroutines of watchAgainLocked, by what they watch. Client.mu guards it.
-	watchAgainCount map[subject]int
-	wake            chan struct{} // says that queue is not empty; has room for one
+	// watchSyncs is the number of running goroutines of syncWatchLocked, by what they watch. Client.mu guards it.
+	watchSyncs map[subject]int
+	wake       chan struct{} // says that queue is not empty; has room for one
 
 	encoded []byte // buffer for the packet that is being sent; only sendAll uses it
 
@@ -67,7 +67,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	}
 	s := &session{
 		deliver: c.deliver, markSent: c.markSent, markUnsent: c.markUnsent, brokerMaxPacket: math.MaxInt,
-		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1), watchAgainCount: make(map[subject]int),
+		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1), watchSyncs: make(map[subject]int),
 	}
 	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxReceivedPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
 	s.acks = mqttconn.NewAcks(s.conn)
@@ -200,7 +200,7 @@ func (c *Client) resume(s *session) {
 				established = append(established, w)
 			}
 		}
-		c.watchAgainLocked(watched, established)
+		c.syncWatchLocked(watched, established)
 	}
 	for _, waiting := range c.order {
 		if waiting.isKeyNotify {
@@ -236,8 +236,8 @@ func (c *Client) renewWatches(s *session) {
 		c.mu.Lock()
 		if c.session == s {
 			for watched := range c.watchers.bySubject {
-				if s.watchAgainCount[watched] == 0 { // otherwise a goroutine still sends KEYNOTIFY
-					c.watchAgainLocked(watched, nil)
+				if s.watchSyncs[watched] == 0 { // otherwise a goroutine still sends KEYNOTIFY
+					c.syncWatchLocked(watched, nil)
 				}
 			}
 		}

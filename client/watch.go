@@ -57,7 +57,7 @@ type Watcher struct {
 // WatchOption changes what Watch watches.
 type WatchOption func(*subject)
 
-// Glob makes Watch watch all keys that match a pattern, now or later, and that the client may read. Keys describes the pattern language. A key of more
+// Glob makes Watch watch all keys that match a pattern, now or later, and that the client may read. See Client.Keys for the pattern language. A key of more
 // than 4096 bytes, or that is not valid UTF-8, matches no pattern. Only Holdfast has GLOB; other stores of the protocol do not know it.
 func Glob() WatchOption { return func(s *subject) { s.isGlob = true } }
 
@@ -88,7 +88,7 @@ func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*W
 		if errors.As(err, &refused) {
 			c.watchers.remove(w)
 		}
-		w.abandonLocked(err) // the store may have the watch
+		w.abandonLocked(err) // unless the store refused, it may have the watch: then this sends STOP
 		return nil, err
 	}
 	if w.ended { // meanwhile the client was closed, or the store refused another KEYNOTIFY for the same subject
@@ -98,9 +98,9 @@ func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*W
 	if w.confirmedIn == nil || a.session == c.session { // otherwise a later session may have confirmed the watch already
 		w.confirmedIn = a.session
 	}
-	if a.session != c.session { // the session has ended since the answer, and resume did not count this watcher as established
+	if a.session != c.session { // the answer is of an earlier session, and the new one did not renew this watch, which was not established
 		w.gapLocked()
-		c.watchAgainLocked(w.watched, []*Watcher{w})
+		c.syncWatchLocked(w.watched, []*Watcher{w})
 	}
 	return w, nil
 }
@@ -129,7 +129,7 @@ func (w *Watcher) Close(ctx context.Context) error {
 	if err := c.stopWatching(ctx, w.watched); err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.watchAgainLocked(w.watched, nil) // the subject has no watcher, so this sends STOP
+		c.syncWatchLocked(w.watched, nil) // the subject has no watcher, so this sends STOP
 		return fmt.Errorf("stop watching: %w", err)
 	}
 	return nil
@@ -138,7 +138,7 @@ func (w *Watcher) Close(ctx context.Context) error {
 // abandonLocked ends the watch without waiting for the store. Client.mu must be held.
 func (w *Watcher) abandonLocked(err error) {
 	if w.client.watchers.remove(w) {
-		w.client.watchAgainLocked(w.watched, nil) // the subject has no watcher, so this sends STOP
+		w.client.syncWatchLocked(w.watched, nil) // the subject has no watcher, so this sends STOP
 	}
 	w.endLocked(err)
 }
@@ -149,7 +149,7 @@ func (c *Client) stopWatching(ctx context.Context, watched subject) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.watchers.bySubject[watched]) > 0 { // added meanwhile; this STOP may have ended their watch
-		c.watchAgainLocked(watched, slices.Clone(c.watchers.bySubject[watched]))
+		c.syncWatchLocked(watched, slices.Clone(c.watchers.bySubject[watched]))
 	}
 	return err
 }
@@ -196,8 +196,8 @@ func (w *Watcher) gapLocked() {
 	}
 }
 
-// watchAgainLocked sends KEYNOTIFY from a new goroutine. It is called for a new session, to renew the watch, and after a STOP that may have ended a newer
-// watch. It is also called to send STOP. The goroutine sends again until the store accepts or refuses, or the session ends.
+// syncWatchLocked sends KEYNOTIFY from a new goroutine. It is called in four cases: a new session has begun; the watch needs to be renewed; a STOP may have
+// ended a newer watch; a STOP must be sent. The goroutine sends again until the store accepts or refuses, or the session ends.
 //
 //   - When the store accepts, the watchers in missed get an EventGap. So do the watchers that were established when an attempt failed: the store may
 //     have ended the watch meanwhile.
@@ -205,14 +205,14 @@ func (w *Watcher) gapLocked() {
 //   - When the subject has no watcher, or its last one ends meanwhile, the goroutine sends STOP.
 //
 // Client.mu must be held.
-func (c *Client) watchAgainLocked(watched subject, missed []*Watcher) {
+func (c *Client) syncWatchLocked(watched subject, missed []*Watcher) {
 	session := c.session
 	if session == nil {
 		return // the next session watches all keys again
 	}
-	session.watchAgainCount[watched]++
+	session.watchSyncs[watched]++
 	go func() { // ends with the session at the latest
-		defer c.endWatchAgain(session, watched)
+		defer c.endWatchSync(session, watched)
 		const retry = 500 * time.Millisecond
 		for c.isWatched(watched) {
 			ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
@@ -239,12 +239,12 @@ func (c *Client) watchAgainLocked(watched subject, missed []*Watcher) {
 	}()
 }
 
-// endWatchAgain counts the end of a goroutine of watchAgainLocked.
-func (c *Client) endWatchAgain(s *session, watched subject) {
+// endWatchSync counts the end of a goroutine of syncWatchLocked.
+func (c *Client) endWatchSync(s *session, watched subject) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.watchAgainCount[watched]--; s.watchAgainCount[watched] == 0 {
-		delete(s.watchAgainCount, watched)
+	if s.watchSyncs[watched]--; s.watchSyncs[watched] == 0 {
+		delete(s.watchSyncs, watched)
 	}
 }
 
@@ -279,7 +279,7 @@ func (c *Client) handleKeyNotify(watched subject, missed []*Watcher, session *se
 		}
 		if session == c.session {
 			for _, w := range c.watchers.bySubject[watched] {
-				if w.confirmedIn != nil && w.confirmedIn != session { // a watcher that is not in missed may have missed changes between the sessions, too
+				if w.confirmedIn != nil && w.confirmedIn != session { // changes between the sessions may be lacking for a watcher outside the list missed, too
 					w.gapLocked()
 				}
 				w.confirmedIn = session
@@ -297,7 +297,8 @@ func (c *Client) handleKeyNotify(watched subject, missed []*Watcher, session *se
 	}
 }
 
-// handleNotification gives a notification to the watchers of its key, and of patterns that the key matches. suffix is what follows topics.Notifications in its topic.
+// handleNotification gives a notification to the watchers of its key, and of patterns that the key matches. suffix is what follows topics.Notifications in its
+// topic.
 func (c *Client) handleNotification(suffix string, p *paho.Publish) {
 	_, encoded, ok := strings.Cut(suffix, "/command/notify/")
 	key, err := hex.DecodeString(encoded)

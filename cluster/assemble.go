@@ -18,15 +18,15 @@ import (
 )
 
 // InitialMember is one of the nodes that are to bootstrap the cluster. Name is its node name. Its raft id is not configured: the other nodes learn it from
-// its answer.
+// its peer.Status.
 type InitialMember struct {
 	Name    string
 	Address raft.ServerAddress
 }
 
-// Newcomer is a node without Raft state that is about to bootstrap or to join a cluster. It answers the calls of other nodes until its Node is open.
-// Assemble is called once. WaitReason, Handle and Standing are safe for concurrent use, also while Assemble runs. Only Assemble uses Peers, and replaces it
-// after a Reload.
+// Newcomer is a node without Raft state that is about to bootstrap or to join a cluster. It answers the calls of other nodes until this process opens its
+// cluster.Node. Assemble is called once. WaitReason, Handle and Standing are safe for concurrent use, also while Assemble runs. Only Assemble uses Peers, and
+// replaces it after a Reload.
 type Newcomer struct {
 	ID      raft.ServerID
 	Address raft.ServerAddress
@@ -54,14 +54,14 @@ func (c *Newcomer) Handle(_ context.Context, _ peer.Caller, method peer.Method, 
 	return json.Marshal(peer.Status{ID: c.ID, Address: c.Address, State: "joining", Version: fsm.Version})
 }
 
-// Standing returns Stranger for every id, so that connections between members are refused. Callers that name no id still reach Handle, which answers only
-// MethodPeerStatus.
+// Standing returns Stranger for every id, so that this node refuses each connection whose caller names a member's id. Callers that name no id still reach
+// Handle, which answers only MethodPeerStatus.
 func (c *Newcomer) Standing(raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	return peer.Stranger, ""
 }
 
-// Assemble waits until the node may open its Node. It returns the members with which the node must bootstrap the cluster, or nil if the node has joined an
-// existing one. Only the peer whose name is the first in byte order bootstraps a cluster, and only when every other peer answers that it has no Raft
+// Assemble waits until this process may open its cluster.Node. It returns the members with which the node must bootstrap the cluster, or nil if the node has
+// joined an existing one. Only the peer whose name is the first in byte order bootstraps a cluster, and only when every other peer answers that it has no Raft
 // state. A node without peers bootstraps a cluster of its own. The error is the context's.
 func (c *Newcomer) Assemble(ctx context.Context, client peer.Client) ([]raft.Server, error) {
 	const interval = 200 * time.Millisecond
@@ -168,8 +168,8 @@ func (c *Newcomer) join(ctx context.Context, client peer.Client, initial Initial
 // isMember reports whether a committed configuration lists this node. It does if the leader says so, or if the peer's log has only the bootstrap entry. If
 // the result is false, the error says why.
 func (c *Newcomer) isMember(ctx context.Context, client peer.Client, initial InitialMember, description *peer.Status) (bool, error) {
-	const bootstrapped = 1 // the index of the first configuration
-	if description.LastIndex <= bootstrapped {
+	const bootstrapIndex = 1 // the index of the first configuration
+	if description.LastIndex <= bootstrapIndex {
 		return true, nil
 	}
 	const timeout = 2 * time.Second
@@ -177,7 +177,7 @@ func (c *Newcomer) isMember(ctx context.Context, client peer.Client, initial Ini
 	defer cancel()
 	body, err := client.Call(ctx, raft.Server{Address: initial.Address}, peer.MethodIsMember, []byte(c.ID))
 	if err != nil {
-		return false, fmt.Errorf("%s lists this node, but there is no leader to say so: %w", initial.Name, err)
+		return false, fmt.Errorf("%s lists this node, but no leader has confirmed it: %w", initial.Name, err)
 	}
 	if string(body) != "true" {
 		return false, fmt.Errorf("%s lists this node, but the leader does not: a change of the members is under way", initial.Name)

@@ -39,7 +39,7 @@ func (b *broadcaster) broadcast(ctx context.Context, message []byte) {
 // non-voters count. A member that hangs must not delay a new leader.
 const collectGrace = 50 * time.Millisecond
 
-// collectHeld implements Node.CollectHeld.
+// collectHeld implements Node.CollectHeld: it collects requests that other members hold for at least age.
 func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte, last bool)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -76,10 +76,11 @@ func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, handle
 // collectFrom collects the requests that one member holds, and reports whether it sent all of them.
 func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age time.Duration, handlePage func(member string, page []byte, last bool)) bool {
 	for cursor := uint64(0); ; {
-		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64((age + time.Millisecond - 1).Milliseconds())) // rounded up: 0 is all
+		millis := uint64((age + time.Millisecond - 1).Milliseconds()) // rounded up, because age 0 asks for all held requests
+		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), millis)
 		body, err := b.self.client.Call(ctx, server, peer.MethodHeldRequests, request)
 		if err == nil && len(body) < 8 {
-			err = fmt.Errorf("a page of %d bytes", len(body))
+			err = fmt.Errorf("the page of held requests has %d bytes, fewer than its cursor", len(body))
 		}
 		if err != nil {
 			b.log.Debug("a member did not give all requests that it holds", "id", server.ID, "error", err)

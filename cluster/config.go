@@ -19,7 +19,7 @@ import (
 // Timing has raft's timeouts, and the deadline for the disk. For Heartbeat, Election and Commit, raft waits a random time of one to two times the value.
 type Timing struct {
 	Heartbeat    time.Duration // a follower that hears from no leader for this long starts an election
-	Election     time.Duration // a candidate that is not elected within this time starts another one
+	Election     time.Duration // a candidate that is not elected within this time starts another election
 	LeaderLease  time.Duration // a leader that reaches no majority for this long steps down; reads do not rely on it
 	Commit       time.Duration // without new entries, the leader sends its commit index after this time
 	DiskDeadline time.Duration // a store call that takes longer ends the process
@@ -126,7 +126,7 @@ func raftConfig(c *Config, log *slog.Logger) *raft.Config {
 	config.ShutdownOnRemove = false // memberWatch ends a node that was removed, with a message
 	config.BatchApplyCh = true
 	config.TrailingLogs = c.TrailingEntries
-	config.SnapshotThreshold = 1 << 20 // so high that Snapshots decides instead, by bytes
+	config.SnapshotThreshold = 1 << 20 // so high that raft never decides: Snapshots does, by SnapshotBytes
 	config.NoLegacyTelemetry = true
 	config.Logger = raftlog.Logger(log)
 	return config
@@ -138,7 +138,8 @@ type Environment struct {
 	Transport raft.Transport
 	Client    peer.Client
 	Clock     Clock
-	// Random returns 64 bits that nobody can predict: the nonce of a leadership may become the secret of SCAN's continuation tokens.
+	// Random returns 64 bits that nobody can predict. Each leader draws a nonce from it. One of these nonces becomes the secret of
+	// SCAN's continuation tokens.
 	Random func() uint64
 	// FreeSpace returns the bytes that are free where the stores are, and whether that is too little.
 	FreeSpace func() (free uint64, low bool)

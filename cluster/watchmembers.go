@@ -35,7 +35,7 @@ type memberWatch struct {
 
 	peers   *peer.Statuses
 	clock   *clusterClock
-	serving func() bool
+	serving func() bool       // this node leads and accepts commands
 	start   func(func()) bool // starts a goroutine that the node waits for
 }
 
@@ -86,11 +86,11 @@ func (w *memberWatch) poll(ctx context.Context) {
 	}
 }
 
-// behind reports whether this node has not yet applied what the leader had applied one poll earlier, or was never compared with the leader. It is false on
-// a leader that accepts commands.
+// behind reports whether this node has not yet applied what the leader had applied at the poll before the latest one, or was never compared with the leader. It
+// is false on a leader that accepts commands.
 func (w *memberWatch) behind() bool { return w.peers.IsBehind() && !w.serving() }
 
-// recordAnswers keeps the answers to a poll, and returns those to the poll before. first says that there was no poll before.
+// recordAnswers stores the answers to this poll and returns the answers to the previous one. first says that there was no previous poll.
 func (w *memberWatch) recordAnswers(answered map[raft.ServerID]peer.Answer) (before map[raft.ServerID]peer.Answer, first bool) {
 	before, first = w.peers.Keep(answered)
 	w.clock.update(answered, w.self.servers(), w.self.ID)
@@ -150,8 +150,8 @@ func (w *memberWatch) logMembers(last *lastSeen) {
 	w.log.Info("the members are now", "servers", servers)
 }
 
-// announceAddress asks the leader to change this member's address if the members know another one. A leader changes its own: see
-// Membership.UpdateOwnAddress.
+// announceAddress asks the leader, through any member that answers, to change this member's address if the members know another one. A leader changes its own:
+// see Membership.UpdateOwnAddress.
 func (w *memberWatch) announceAddress(ctx context.Context) {
 	servers := w.self.servers()
 	server, member := peer.Find(servers, w.self.ID)
@@ -166,7 +166,8 @@ func (w *memberWatch) announceAddress(ctx context.Context) {
 }
 
 // callAnyMember sends a request to all other members and returns the first successful response, or nil if all calls fail, at the latest after
-// peer.PollInterval. It leaves out the member's id, so that the member handles the caller as a non-member (Public methods only).
+// peer.PollInterval. A call does not name the id of the called member, so that a node that was
+// removed may make it, too. Such a call can only have a method that is peer.Method.Public.
 func (w *memberWatch) callAnyMember(ctx context.Context, method peer.Method, request []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	defer cancel()
@@ -174,7 +175,7 @@ func (w *memberWatch) callAnyMember(ctx context.Context, method peer.Method, req
 	answers := make(chan []byte, len(others))
 	for _, server := range others {
 		started := w.start(func() {
-			// A member refuses a call to its id from a removed node.
+			// No ID: a member refuses a call that names its id if the caller was removed.
 			body, err := w.self.client.Call(ctx, raft.Server{Address: server.Address}, method, request)
 			if err == nil && body == nil {
 				body = []byte{}
@@ -213,7 +214,7 @@ func (w *memberWatch) countIsolatedPolls(count int) int {
 // ErrRemoved says that this node is no longer a member.
 var ErrRemoved = errors.New("this node was removed from the cluster: to rejoin, stop it, empty its data folder, and restart it")
 
-// checkRemoved ends the process when the leader says that this node is no member.
+// checkRemoved ends the process when the leader, asked through any member that answers, says that this node is no member.
 func (w *memberWatch) checkRemoved(ctx context.Context) {
 	if string(w.callAnyMember(ctx, peer.MethodIsMember, []byte(w.self.ID))) == "false" {
 		w.exit(ErrRemoved)

@@ -48,10 +48,10 @@ type dedup struct {
 	lastRead RequestID                      // the greatest id, while a snapshot is read
 }
 
-// An expiryGroup has the outcomes that expire within the same 2^expiryShift ms and share the first expiryBits bits of their ids. The bits keep groups short.
+// An expiryGroup has the outcomes that expire within the same 2^expiryShift ms and share the first expiryIDBits bits of their ids. The bits keep groups short.
 const (
-	expiryShift = 10
-	expiryBits  = 6
+	expiryShift  = 10
+	expiryIDBits = 6
 )
 
 // maxExpiredOutcomes bounds how many outcomes one log entry removes. Outcomes beyond it are removed by later entries.
@@ -94,7 +94,7 @@ func (d *dedup) store(m *dedupEntry) {
 	key := m.expiryKey()
 	group, ok := d.byExpiry.Get(key)
 	if !ok {
-		group = &expiryGroup{chunkRange: chunkRange{due: key >> expiryBits << expiryShift}}
+		group = &expiryGroup{chunkRange: chunkRange{due: key >> expiryIDBits << expiryShift}}
 		d.byExpiry.Set(key, group)
 	}
 	d.places[m.id] = group.add(&d.chunks, m)
@@ -114,15 +114,15 @@ func (d *dedup) prolong(m dedupEntry, expires int64) {
 	}
 }
 
-// isLive reports whether at is the current place of an outcome, and not a stale one.
+// isLive reports whether a place is the current place of an outcome, and not a stale one.
 func (d *dedup) isLive(m *dedupEntry, at place) bool {
 	live, known := d.places[m.id]
 	return known && live == at
 }
 
-// expiryKey orders outcomes by when they are due, and those that are due together by the first expiryBits bits of their ids.
+// expiryKey orders outcomes by when they are due, and those that are due together by the first expiryIDBits bits of their ids.
 func (m *dedupEntry) expiryKey() int64 {
-	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryBits | int64(m.id[0]>>(8-expiryBits))
+	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryIDBits | int64(m.id[0]>>(8-expiryIDBits))
 }
 
 // removeExpired removes the groups that are due at now, the oldest first, and at most maxExpiredOutcomes outcomes. Later entries remove the rest. A group is
@@ -130,7 +130,7 @@ func (m *dedupEntry) expiryKey() int64 {
 func (d *dedup) removeExpired(now int64) {
 	for left := maxExpiredOutcomes; left > 0; {
 		key, group, ok := d.byExpiry.Min()
-		if !ok || key>>expiryBits > now>>expiryShift {
+		if !ok || key>>expiryIDBits > now>>expiryShift {
 			return
 		}
 		if left < group.len()-group.stale && !group.sorted { // only some are removed: sort them, because a restored replica has them in another order

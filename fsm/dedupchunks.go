@@ -97,7 +97,7 @@ func (c *chunks) remove(number uint32) {
 	c.free = append(c.free, number)
 }
 
-// expiryGroup has the outcomes with one expiryKey: they are due together, and their ids share the first expiryBits bits.
+// expiryGroup has the outcomes with one expiryKey: they are due together, and their ids share the first expiryIDBits bits.
 type expiryGroup struct {
 	chunkRange
 	numbers []uint32 // numbers of the chunks
@@ -157,13 +157,13 @@ func (g *expiryGroup) all() iter.Seq2[dedupEntry, place] {
 	}
 }
 
-// captured has all outcomes at one moment, by the first expiryBits bits of their ids. Stale places are in it, too; inOrder skips them. It does not change.
-type captured [1 << expiryBits][]chunkRange
+// captured has all outcomes at one moment, by the first expiryIDBits bits of their ids. Stale places are in it, too; inOrder skips them. It does not change.
+type captured [1 << expiryIDBits][]chunkRange
 
 // capture returns all outcomes as they are now. The time that it takes grows with the number of groups, not of outcomes.
 func (d *dedup) capture() (all captured) {
 	d.byExpiry.Scan(func(key int64, group *expiryGroup) bool {
-		ranges := &all[key&(1<<expiryBits-1)]
+		ranges := &all[key&(1<<expiryIDBits-1)]
 		*ranges = append(*ranges, group.chunkRange)
 		return true
 	})

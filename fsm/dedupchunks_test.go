@@ -49,7 +49,7 @@ func TestDedupAgainstModel(t *testing.T) {
 			case choice < 19:
 				now += random.Int64N(3000)
 				d.removeExpired(now)
-				maps.DeleteFunc(model, func(_ RequestID, m dedupEntry) bool { return m.expiryKey()>>expiryBits <= now>>expiryShift })
+				maps.DeleteFunc(model, func(_ RequestID, m dedupEntry) bool { return m.expiryKey()>>expiryIDBits <= now>>expiryShift })
 			default:
 				snapshots = append(snapshots, snapshot{d.capture(), model.inOrder()})
 			}

@@ -18,7 +18,7 @@ func (m *Machine) readFrame(kind section, content []byte) error {
 	case sectionMeta:
 		m.readMeta(&r)
 	case sectionSettings:
-		outer := reader{rest: appendElement(nil, 1, content)} // settings reads an embedded message
+		outer := reader{rest: appendElement(nil, 1, content)} // reader.settings reads a field, so the content is wrapped in one
 		outer.next()
 		m.setSettings(*outer.settings(), m.configured)
 		r.err = outer.err
@@ -54,7 +54,7 @@ func appendMeta(b []byte, m *Machine) []byte {
 		b = appendElement(b, 14, id)
 	}
 	b = appendUint(b, 15, m.staged.nonce)
-	b = appendUint(b, 17, m.scanSecret) // field 16, the staged data, is in frames of its own
+	b = appendUint(b, 17, m.scanSecret) // field 16, the parts of an unfinished restore, is in frames of its own
 	b = appendUint(b, 18, m.storeID)
 	return appendUint(b, 19, m.olderID)
 }
@@ -92,7 +92,7 @@ func (m *Machine) readMeta(r *reader) {
 			m.pinned = append(m.pinned, r.string())
 		case 15:
 			m.staged.nonce = r.uint()
-		case 16: // in frames of its own, which follow the first
+		case 16: // in meta frames of its own, after the one with the other fields
 			m.staged.data = append(m.staged.data, r.bytes()...)
 		case 17:
 			m.scanSecret = r.uint()
@@ -209,54 +209,54 @@ func (m *Machine) readWatch(r *reader) {
 	}
 }
 
-func (s *Snapshot) appendDedupEntry(b []byte, m *dedupEntry) []byte {
-	b = appendElement(b, 1, m.id[:])
-	b = appendUint(b, 2, m.index)
-	b = appendUint(b, 3, uint64(m.expires))
-	b = appendUint(b, 4, m.client)
-	b = appendUint(b, 5, uint64(m.wall))
-	b = appendUint(b, 6, uint64(m.counter))
-	b = appendUint(b, 7, uint64(m.code))
-	b = appendUint(b, 8, uint64(m.err))
-	b = appendUint(b, 9, uint64(m.dialect))
-	b = appendUint(b, 10, uint64(m.flags))
-	if m.code != CodeReplies {
+func (s *Snapshot) appendDedupEntry(b []byte, entry *dedupEntry) []byte {
+	b = appendElement(b, 1, entry.id[:])
+	b = appendUint(b, 2, entry.index)
+	b = appendUint(b, 3, uint64(entry.expires))
+	b = appendUint(b, 4, entry.client)
+	b = appendUint(b, 5, uint64(entry.wall))
+	b = appendUint(b, 6, uint64(entry.counter))
+	b = appendUint(b, 7, uint64(entry.code))
+	b = appendUint(b, 8, uint64(entry.err))
+	b = appendUint(b, 9, uint64(entry.dialect))
+	b = appendUint(b, 10, uint64(entry.flags))
+	if entry.code != CodeReplies {
 		return b
 	}
-	kept := repliesOf(s.replies, m.id)
-	b = appendBytes(b, 11, kept.codes)
-	for _, value := range kept.values {
+	replies := repliesOf(s.replies, entry.id)
+	b = appendBytes(b, 11, replies.codes)
+	for _, value := range replies.values {
 		b = appendElement(b, 12, value)
 	}
 	return b
 }
 
 func (m *Machine) readDedupEntry(r *reader) {
-	var kept dedupEntry
+	var entry dedupEntry
 	var codes []byte
 	var values []string
 	for r.next() {
 		switch r.field {
 		case 1:
-			kept.id = r.id()
+			entry.id = r.id()
 		case 2:
-			kept.index = r.uint()
+			entry.index = r.uint()
 		case 3:
-			kept.expires = r.int()
+			entry.expires = r.int()
 		case 4:
-			kept.client = r.uint()
+			entry.client = r.uint()
 		case 5:
-			kept.wall = r.int()
+			entry.wall = r.int()
 		case 6:
-			kept.counter = uint32(r.uint())
+			entry.counter = uint32(r.uint())
 		case 7:
-			kept.code = Code(r.small(uint64(CodeReplies) + 1))
+			entry.code = Code(r.small(uint64(CodeReplies) + 1))
 		case 8:
-			kept.err = ErrorCode(r.small(uint64(errorCodes)))
+			entry.err = ErrorCode(r.small(uint64(errorCodes)))
 		case 9:
-			kept.dialect = Dialect(r.small(uint64(SDK) + 1))
+			entry.dialect = Dialect(r.small(uint64(SDK) + 1))
 		case 10:
-			kept.flags = r.small(uint64(dedupFlagsEnd))
+			entry.flags = r.small(uint64(dedupFlagsEnd))
 		case 11:
 			codes = r.bytes()
 		case 12:
@@ -265,28 +265,28 @@ func (m *Machine) readDedupEntry(r *reader) {
 			r.unknown("DedupEntry")
 		}
 	}
-	if (kept.code == CodeReplies) != (len(codes) > 0) || bytes.Count(codes, []byte{byte(CodeValue)}) != len(values) {
+	if (entry.code == CodeReplies) != (len(codes) > 0) || bytes.Count(codes, []byte{byte(CodeValue)}) != len(values) {
 		r.fail(fmt.Errorf("%w: replies of a transaction", ErrDamaged))
 	}
 	if slices.ContainsFunc(codes, func(code byte) bool { return Code(code) > CodeNull }) {
 		r.fail(fmt.Errorf("%w: a reply of a transaction", ErrUnknown))
 	}
-	if r.err == nil && m.dedup.len() > 0 && bytes.Compare(m.dedup.lastRead[:], kept.id[:]) >= 0 {
+	if r.err == nil && m.dedup.len() > 0 && bytes.Compare(m.dedup.lastRead[:], entry.id[:]) >= 0 {
 		r.fail(fmt.Errorf("%w: request ids out of order", ErrDamaged))
 	}
 	if r.err == nil {
 		var replies *keptReplies
-		if kept.code == CodeReplies {
-			replies = &keptReplies{kept.id, kept.client, string(codes), values}
+		if entry.code == CodeReplies {
+			replies = &keptReplies{entry.id, entry.client, string(codes), values}
 		}
-		m.dedup.put(kept, replies)
-		m.dedup.lastRead = kept.id
+		m.dedup.put(entry, replies)
+		m.dedup.lastRead = entry.id
 	}
 }
 
 func appendEvent(b []byte, e *Event) []byte {
 	b = appendUint(b, 1, e.Index)
-	b = appendUint(b, 2, uint64(e.Command+1)) // -1 is the expiry
+	b = appendUint(b, 2, uint64(e.Command+1)) // Command is -1 if no command but an expiry caused the event
 	b = appendBytes(b, 3, e.Key)
 	b = appendBytes(b, 4, e.Value)
 	b = appendBool(b, 5, e.Deleted)

@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/policy"
 )
 
-// The bounds of watches of patterns. Each pattern counts by its weight (glob.Pattern.Weight), which is 1 for most. They bound the cost of a
-// change of a key, even if the key begins with the prefix of every pattern.
+// The bounds of watches of patterns. Each pattern counts by its weight (glob.Pattern.Weight), which is 1 for most. The bounds limit the cost of
+// a change of a key, even if the key begins with the prefix of every pattern.
 const (
 	maxPatternWeight          = 10_000
 	maxPatternWeightPerClient = 1_000
@@ -36,7 +36,7 @@ type prefixGroup []grantedWatch
 // grantedWatch is a watch with what the policy allows its client.
 type grantedWatch struct {
 	*watch
-	grants *policy.Grants // nil allows everything. A watch of a key has nil: the policy was asked when the watch was made
+	grants *policy.Grants // nil allows everything. It is nil for a watch of one key, which was checked when it was made
 }
 
 func newPatternIndex() patternIndex {
@@ -116,7 +116,7 @@ func (x *patternIndex) granted(w *watch) grantedWatch {
 	return grantedWatch{w, &grants}
 }
 
-// appendMatching appends to found each watch of a pattern that the key matches and whose client can be notified of it, those with the longest prefix
+// appendMatching appends to found each watch whose pattern matches the key and whose client can be notified of the key. Those with the longest prefix come
 // first. cost is an upper bound on the work: the sizes of the prefixes and, for each pattern whose prefix the key has, glob.Pattern.Weight for each byte of
 // the key.
 func (x *patternIndex) appendMatching(found []grantedWatch, key string) (all []grantedWatch, cost int) {

@@ -75,7 +75,7 @@ type Code uint8
 
 // The codes of results.
 const (
-	CodeNone       Code = 0 // no reply: most commands of the cluster itself. While a command is executed: not decided yet
+	CodeNone       Code = 0 // the command has no result to send: most commands of the cluster itself. While a command is executed: not decided yet
 	CodeOK         Code = 1
 	CodeNotApplied Code = 2 // the condition was not met
 	CodeDeleted    Code = 3
@@ -83,7 +83,7 @@ const (
 	CodeValue      Code = 5
 	CodeNull       Code = 6 // GET of a key that does not exist
 	CodeError      Code = 7
-	CodeNoReply    Code = 8  // refused without a reply: the refusal is silent, or there is no room to remember it
+	CodeNoReply    Code = 8  // refused without a reply: the client may have had another one, or the dedup table has no room
 	CodeKeys       Code = 9  // never in a snapshot
 	CodeReplies    Code = 10 // a transaction took effect
 )
@@ -97,7 +97,7 @@ type Result struct {
 	// Rule is the number, from 1 on and at most 65535, of the policy rule that allowed the command. It is 0 without a policy, if no
 	// single rule decided, with CodeError and CodeNotApplied, and in a Repeat.
 	Rule uint16
-	// Operation is the index, from 0 on, of the operation of a transaction that was refused, or whose condition was not met. 0 in a Repeat.
+	// Operation is the index, from 0 on, of the operation that made a transaction fail: it was refused, or its condition was not met. 0 in a Repeat.
 	Operation uint8
 	Value     string   // with CodeValue
 	Page      *KeyPage // with CodeKeys
@@ -133,14 +133,14 @@ type Receiver struct {
 // EntryOutcome is what an entry did.
 type EntryOutcome struct {
 	Index, Term, Number uint64
-	// Skipped says that the entry was not of the serving leader, or not the next of it: it had no effect at all.
+	// Skipped says that the entry had no effect: the serving leader did not propose it, or its Number is not the next one.
 	Skipped bool
 	// Results has one element per command, in their order; nil if Skipped.
 	Results []Result
 	// Events come in the order in which they happened. The caller delivers the events of a command before its result.
 	Events []Event
-	// Mirrored are the changes of keys with a mirror, one element each: a key may repeat. A Configure and a KindRestore add none, although they may change
-	// what all mirrors show.
+	// Mirrored are the changes of keys with a mirror, one element each: a key may repeat. Commands of the kinds KindConfigure and KindRestore add none, although
+	// they may change what all mirrors show.
 	Mirrored []MirroredKey
 	// Published is the delivery watermark after the entry; 0 for a LeaderStart, and if Skipped.
 	Published uint64

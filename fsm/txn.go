@@ -6,13 +6,13 @@ import (
 	"holdfast/hlc"
 )
 
-// MaxOperations is how many operations a transaction may have. Result.Operation has room for their numbers.
+// MaxOperations is how many operations a transaction may have. Result.Operation, a uint8, can hold the index of each.
 const MaxOperations = 128
 
 // OperationOverhead is the memory that an operation of a transaction needs beyond its bytes, approximately, in bytes.
 const OperationOverhead = 512
 
-// ownFields returns an operation of a transaction without the fields that inherit copies from the transaction.
+// ownFields returns an operation of a transaction without the fields that it copies from the transaction (Command.inherit).
 func (c *Command) ownFields() Command {
 	own := *c
 	own.Principal.ClientID, own.Principal.Username, own.Principal.Attributes = "", "", nil
@@ -96,14 +96,14 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 			continue
 		}
 		m.change(position, &operations[i], found[i], outcome, &replies[i])
-		if replies[i].Code == CodeOK { // each version is greater than the one before
+		if replies[i].Code == CodeOK { // versions grow, so the transaction's is that of its last write
 			result.version, result.hasVersion = replies[i].version, true
 		}
 	}
 }
 
-// checkOperation makes all checks of an operation but the quota, and answers a GET. If the operation is to change its key, the result has no code yet, and found is
-// the record of the key, or nil if there is none.
+// checkOperation makes all checks of an operation but the quota, and answers a GET. If the operation is to change its key, the result has no code yet, and
+// found is the record of the key, or nil if there is none.
 func (m *Machine) checkOperation(position int, operation *Command, outcome *EntryOutcome, result *Result) (found *record) {
 	result.Dialect = m.settings.dialect(operation.Dialect)
 	if code := m.checkRequest(operation, &result.Rule); code != NoError {
@@ -122,11 +122,11 @@ func (m *Machine) checkOperation(position int, operation *Command, outcome *Entr
 }
 
 // collide reports whether two operations write the same key, or one reads what another writes. Operations for which
-// hasKey is false do not count.
+// isWellFormed is false do not count.
 func (m *Machine) collide(operations []Command) bool {
 	written := make(map[string]bool, len(operations))
 	for i := range operations {
-		if key := string(operations[i].Key); m.hasKey(&operations[i]) && operations[i].Kind.isWrite() {
+		if key := string(operations[i].Key); m.isWellFormed(&operations[i]) && operations[i].Kind.isWrite() {
 			if written[key] {
 				return true
 			}
@@ -134,24 +134,30 @@ func (m *Machine) collide(operations []Command) bool {
 		}
 	}
 	for i := range operations {
-		if operations[i].Kind == KindGet && m.hasKey(&operations[i]) && written[string(operations[i].Key)] {
+		if operations[i].Kind == KindGet && m.isWellFormed(&operations[i]) && written[string(operations[i].Key)] {
 			return true
 		}
 	}
 	return false
 }
 
-// hasKey reports whether an operation has no Error, no CaseError under the settings in force, and is not Oversize.
-func (m *Machine) hasKey(operation *Command) bool {
+// isWellFormed reports whether an operation has no Error, no CaseError under the settings in force, and is not Oversize.
+func (m *Machine) isWellFormed(operation *Command) bool {
 	return operation.Error == NoError && (operation.CaseError == NoError || m.settings.CaseInsensitive) && !operation.Oversize
 }
 
-// maxReadBytes bounds the values that a transaction reads, in bytes together. If Limits.ValueBytes is larger, that is the bound.
+// maxReadBytes bounds the total size in bytes of the values that a transaction reads. If Limits.ValueBytes is larger, Limits.ValueBytes is the bound.
 const maxReadBytes = 256 << 10
 
 // replySize returns how many bytes the values in a transaction's reply have, and how many the payload of the reply has at most.
 func replySize(replies []Result) (values, payload int64) {
-	const array, ok, integer, null, bulk = 6, 5, 4, 5, 5 // of "*128", "+OK", ":0", "$-1", each with its line end, and of "$" with two
+	const (
+		array   = int64(len("*128\r\n"))
+		ok      = int64(len("+OK\r\n"))
+		integer = int64(len(":0\r\n"))
+		null    = int64(len("$-1\r\n"))
+		bulk    = int64(len("$\r\n\r\n"))
+	)
 	payload = array
 	for i := range replies {
 		switch size := int64(len(replies[i].Value)); replies[i].Code {

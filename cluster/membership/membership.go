@@ -48,7 +48,7 @@ type Environment struct {
 	CallLeader func(ctx context.Context, method peer.Method, request []byte) ([]byte, error)
 	// Execute proposes a command and waits for its result.
 	Execute func(ctx context.Context, command fsm.Command) (fsm.Result, error)
-	// Version returns the version of the log that is in force.
+	// Version returns the version of the log format that the cluster uses now.
 	Version func() uint32
 	// Pinned reports whether an operator has pinned a member as a non-voter.
 	Pinned func(id raft.ServerID) bool
@@ -69,7 +69,7 @@ func New(env Environment) *Membership {
 	return &Membership{env: env, changeLock: make(chan struct{}, 1)}
 }
 
-// Lock excludes other membership changes by this node, restores, and increases of the log version, until Unlock. If the context ends first, the error
+// Until Unlock, this node starts no other membership change, no restore, and no increase of the log version. If the context ends first, the error
 // wraps peer.ErrNotDone.
 func (m *Membership) Lock(ctx context.Context) error {
 	select {

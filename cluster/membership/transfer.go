@@ -14,9 +14,9 @@ import (
 	"holdfast/fsm"
 )
 
-// TransferIfLeading transfers the leadership to a member, by its name or raft id, or to any other voter if to is empty. It returns nil and does nothing in three
-// cases: this node does not lead, to is this node, or to is empty and there is no other voter. Before the transfer it puts cluster time into the log, so that
-// keys expire even if leaders change all the time. Its errors wrap peer.ErrRefused, peer.ErrNotDone or peer.ErrOutcomeUnknown.
+// TransferIfLeading transfers the leadership to a target, which is the name or raft id of a member, or empty for any other voter. It returns nil and does
+// nothing in three cases: this node does not lead, the target is this node, or the target is empty and there is no other voter. Before the transfer it commits
+// a KindAdvance, so that keys expire even if leaders change all the time. Its errors wrap peer.ErrRefused, peer.ErrNotDone or peer.ErrOutcomeUnknown.
 func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 	if m.env.Raft.State() != raft.Leader {
 		return nil
@@ -35,7 +35,7 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 	if m.env.Serving() {
 		_, err := m.env.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
 		switch {
-		case errors.Is(err, peer.ErrOutcomeUnknown): // the outcome of the KindAdvance is unknown; the transfer has not begun
+		case errors.Is(err, peer.ErrOutcomeUnknown): // Execute returns this only if the leadership was lost
 			return fmt.Errorf("transfer leadership: %w: the leadership was lost before the transfer began", peer.ErrNotDone)
 		case err != nil:
 			return fmt.Errorf("transfer leadership: %w: %w", peer.ErrNotDone, err)
@@ -64,7 +64,7 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 // errClosing says that this member is closing.
 var errClosing = errors.New("this node is closing")
 
-// successor returns the voter that is to lead: the one that to names or, if to is empty, the other voter whose log was longest in the last poll.
+// successor returns the voter that is to lead: the one that the parameter to names or, if that is empty, the other voter whose log was longest in the last poll.
 func (m *Membership) successor(term uint64, servers []raft.Server, to string) (raft.Server, error) {
 	if to != "" {
 		target, err := m.resolve(to)

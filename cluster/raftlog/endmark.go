@@ -37,7 +37,7 @@ type markedLog struct {
 	file markWriter
 	mark entryID
 
-	confirmed bool // when the log was opened, the mark named an entry, and the log had that entry
+	hasMarkedEntry bool // when the log was opened, the mark named an entry, and the log had that entry
 }
 
 // markWriter is what markedLog needs of its file.
@@ -81,7 +81,7 @@ func openMark(store logAndVotes, path string, log *slog.Logger) (*markedLog, err
 	if err != nil {
 		return nil, err
 	}
-	m := &markedLog{logAndVotes: store, file: file, confirmed: confirmed}
+	m := &markedLog{logAndVotes: store, file: file, hasMarkedEntry: confirmed}
 	if err := m.setLocked(last); err != nil { // m is not shared yet
 		return nil, errors.Join(err, file.Close())
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// syncedBytes is how many bytes of a snapshot are written before they are synced. A sync of the log also waits for the unsynced data of other files. So a
+// syncInterval is how many bytes of a snapshot are written before they are synced. A sync of the log also waits for the unsynced data of other files. So a
 // snapshot must never have much unsynced data.
-const syncedBytes = 1 << 20
+const syncInterval = 1 << 20
 
 // fileSnapshots is raft's store of snapshots in files. It syncs a snapshot while it is written, and not only at its end.
 type fileSnapshots struct {
@@ -45,7 +45,7 @@ type syncedSink struct {
 
 func (s *syncedSink) Write(p []byte) (int, error) {
 	n, err := s.SnapshotSink.Write(p)
-	if s.unsynced += n; err != nil || s.unsynced < syncedBytes {
+	if s.unsynced += n; err != nil || s.unsynced < syncInterval {
 		return n, err
 	}
 	s.unsynced = 0

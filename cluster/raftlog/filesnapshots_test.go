@@ -34,7 +34,7 @@ func TestFileOfASnapshotIsSyncedOnTheWay(t *testing.T) {
 		return sync()
 	}
 	for range 10 {
-		if _, err := sink.Write(make([]byte, syncedBytes/4)); err != nil {
+		if _, err := sink.Write(make([]byte, syncInterval/4)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,13 +46,13 @@ func TestFileOfASnapshotIsSyncedOnTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	content, err := io.ReadAll(file)
-	if err := errors.Join(err, file.Close()); err != nil || len(content) != 10*syncedBytes/4 {
+	if err := errors.Join(err, file.Close()); err != nil || len(content) != 10*syncInterval/4 {
 		t.Errorf("%d bytes, %v", len(content), err)
 	}
 	broken := create()
 	fault := errors.New("disk")
 	broken.sync = func() error { return fault }
-	if _, err := broken.Write(make([]byte, syncedBytes)); !errors.Is(err, fault) {
+	if _, err := broken.Write(make([]byte, syncInterval)); !errors.Is(err, fault) {
 		t.Errorf("%v", err)
 	}
 	if err := broken.Cancel(); err != nil {

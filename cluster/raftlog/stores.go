@@ -17,12 +17,13 @@ type Stores struct {
 	Log       raft.LogStore
 	Stable    raft.StableStore
 	Snapshots raft.SnapshotStore
-	// Offered stores which settings this node last offered to the cluster (package offer).
+	// Offered holds a fingerprint of the settings that this node last proposed to the cluster (package offer).
 	Offered OfferStore
 	Close   func() error
 }
 
-// HasState reports whether the stores belong to a member of a cluster. Stores with the term of an interrupted bootstrap and nothing else do not.
+// HasState reports whether the stores belong to a member of a cluster. It is false if they hold only the
+// term that an interrupted bootstrap wrote.
 func (s *Stores) HasState() (bool, error) {
 	has, err := raft.HasExistingState(s.Log, s.Stable, s.Snapshots)
 	if err == nil && has {
@@ -64,8 +65,8 @@ func (s *Stores) bootstrapInterrupted() (bool, error) {
 	return lastTerm == 0, err
 }
 
-// LastEntry returns the term and the index of the last entry that the member has: that of the log, or of the newest snapshot if that is newer. A log ends
-// before the newest snapshot if the process ended while it installed that.
+// LastEntry returns the term and the index of the last entry that the member has: that of the log, or of the newest snapshot if that is newer. The
+// log's last index is lower than that of the newest snapshot if the process was killed while it installed the snapshot.
 func (s *Stores) LastEntry() (term, index uint64, err error) {
 	last, err := lastEntry(s.Log)
 	if err != nil {
@@ -105,7 +106,7 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if kind.other().exists(dataDir) {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), ErrOtherStore)
 	}
-	if !kind.exists(dataDir) { // before the log is created: after a crash the end mark of an earlier log must not be beside the new one
+	if !kind.exists(dataDir) { // after a crash, an old mark of where a log ends would be taken for that of the new log
 		if err := removeMark(dataDir); err != nil {
 			return Stores{}, fmt.Errorf("open stores: %w", err)
 		}
@@ -114,15 +115,15 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
 	}
-	if kind.other().exists(dataDir) { // ConvertLog has run between the first check and the lock
+	if kind.other().exists(dataDir) { // ConvertLog ran after the first check and before kind.open locked the folder
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), errors.Join(ErrOtherStore, opened.Close()))
 	}
 	store, err := openMarked(opened, dataDir, log)
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
 	}
-	if w, isWAL := opened.(*walStore); isWAL && store.confirmed {
-		if err := w.removeUnlisted(); err != nil {
+	if w, isWAL := opened.(*walStore); isWAL && store.hasMarkedEntry {
+		if err := w.removeUnlistedSegments(); err != nil {
 			return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))
 		}
 	}

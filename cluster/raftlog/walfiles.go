@@ -114,8 +114,8 @@ func syncFiles(path string) error {
 	return durable.SyncDir(path)
 }
 
-// renameUnlisted renames the segments that the metadata does not list, because raft-wal deletes them when it opens, and returns their new names. Most are left over
-// from a crash. If the metadata is damaged, they may have acknowledged entries that a repair needs.
+// renameUnlisted renames the segments that the metadata does not list, because raft-wal deletes them when it opens, and returns their new names. Most are left
+// over from a crash. If the metadata is damaged, they may have acknowledged entries that a repair needs.
 func renameUnlisted(path string, meta *metadb.BoltMetaDB) (renamed []string, err error) {
 	state, err := meta.Load(path)
 	if err != nil {
@@ -135,9 +135,9 @@ func renameUnlisted(path string, meta *metadb.BoltMetaDB) (renamed []string, err
 	return renamed, err
 }
 
-// removeUnlisted removes the segments that were renamed when the WAL was opened. It is called only if the end mark confirmed the log (markedLog.confirmed).
+// removeUnlistedSegments removes the segments that were renamed when the WAL was opened. It is called only if the log has the entry that its end mark names.
 // After a start without a mark the segments stay: the new mark is written from the log as it was found, and cannot show that entries are missing.
-func (w *walStore) removeUnlisted() (err error) {
+func (w *walStore) removeUnlistedSegments() (err error) {
 	for _, name := range w.unlisted {
 		err = errors.Join(err, os.Remove(name))
 	}

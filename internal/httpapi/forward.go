@@ -28,10 +28,10 @@ const maxForwards = 3
 // newMemberTransport returns the transport of requests to other members. The host of a URL is the hostName of the member's raft id.
 func newMemberTransport(a *admin) *http.Transport {
 	return &http.Transport{
-		DialContext: func(ctx context.Context, _, host string) (net.Conn, error) {
-			id, _, err := net.SplitHostPort(host)
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			id, _, err := net.SplitHostPort(address)
 			if err != nil {
-				id = host
+				id = address
 			}
 			for _, server := range a.Node.Status().Servers {
 				if hostName(server.ID) == id {
@@ -50,8 +50,8 @@ func hostName(id raft.ServerID) string { return hex.EncodeToString([]byte(id)) }
 // leaderPatience is how long a request waits until a leader is known.
 const leaderPatience = 5 * time.Second
 
-// waitForLeader waits until this node serves as the leader (here is true), or knows another node that leads. ok is false if there is neither within
-// leaderPatience, or before the context ends.
+// waitForLeader waits until this node serves as the leader (then the result here is true), or knows another node that leads. ok is false if there is neither
+// within leaderPatience, or before the context ends.
 func (a *admin) waitForLeader(ctx context.Context) (leader raft.Server, here, ok bool) {
 	const poll = 20 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, leaderPatience)
@@ -77,7 +77,7 @@ func (a *admin) waitForLeader(ctx context.Context) (leader raft.Server, here, ok
 }
 
 // answer answers a request with serve if this node leads, and otherwise forwards it to the leader. If this node loses the leadership meanwhile, answer asks the
-// next leader, except for a PUT, whose body cannot be sent again. If there is no leader, leaderless answers, unless it is nil.
+// next leader, except for a PUT, whose body cannot be sent again. If there is no leader, answer calls leaderless, unless that is nil.
 func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless func(http.ResponseWriter, *http.Request) error) {
 	var body []byte
 	if r.Method == http.MethodPost { // it may have to be read again

@@ -70,7 +70,7 @@ func Run(ctx context.Context, options Options, request func(ctx context.Context,
 	<-watchDone
 	took := max(time.Since(g.measureFrom), time.Millisecond)
 	switch {
-	case options.Rate > 0 && ctx.Err() == nil && took < options.Duration+overtime: // it may end before its end: after the last request that is due
+	case options.Rate > 0 && ctx.Err() == nil && took < options.Duration+overtime: // the last due request may be before the end
 		took = options.Duration
 	case options.Rate == 0:
 		took = min(took, options.Duration)

@@ -35,7 +35,7 @@ type coalescer struct {
 
 const (
 	minCoalescingDelay = 250 * time.Microsecond
-	// maxCoalescingDelay is the upper limit of coalescer.delay. Callers of wait pass a lower limit. Light traffic raises coalescer.delay above that limit, and
+	// maxCoalescingDelay is the upper limit of coalescer.delay. Callers of wait pass a smaller maximum. Light traffic raises coalescer.delay above that, and
 	// several full reads lower it again.
 	maxCoalescingDelay = time.Second
 	// gatherBytes is about forty requests with small values.
@@ -51,14 +51,14 @@ func newCoalescer(conn net.Conn) *coalescer {
 	return c
 }
 
-// underTLS returns a TLS client connection over the coalescer.
-func (c *coalescer) underTLS(config *tls.Config) *tls.Conn {
+// withTLS returns a TLS client connection over the coalescer.
+func (c *coalescer) withTLS(config *tls.Config) *tls.Conn {
 	c.reader = bufio.NewReaderSize(socketReader{c}, readBuffer)
 	return tls.Client(c, config)
 }
 
 // coalescerOf returns the coalescer below a connection and the connection to use. A connection that no Dialer made gets a new coalescer. If that connection
-// is TLS, the new coalescer is not below it: it sees no reads, and counts only what writePieces counts.
+// is TLS, the new coalescer is not below it. Then the coalescer sees no reads, and counts only what writePieces counts.
 func coalescerOf(conn net.Conn) (*coalescer, net.Conn) {
 	switch known := conn.(type) {
 	case *coalescer:
@@ -104,15 +104,15 @@ const (
 	minBlockedWrite = time.Millisecond
 )
 
-// writePieces writes data to conn, the top of the stack: the TLS connection, or c itself. It writes long data in pieces, and calls before for each. A piece
-// that had to wait for room shows that the peer takes bytes: that is a sign of life, however long a packet takes. Short data shows nothing: the socket's
+// writePieces writes data to conn, the top of the stack: the TLS connection, or c itself. It writes long data in pieces, and calls beforePiece before each. A
+// piece that had to wait for room shows that the peer takes bytes: that is a sign of life, however long a packet takes. Short data shows nothing: the socket's
 // buffer takes it, also when the peer is gone.
-func (c *coalescer) writePieces(conn net.Conn, data []byte, before func()) error {
+func (c *coalescer) writePieces(conn net.Conn, data []byte, beforePiece func()) error {
 	long := len(data) > writePiece
 	for len(data) > 0 {
 		piece := data[:min(writePiece, len(data))]
 		data = data[len(piece):]
-		before()
+		beforePiece()
 		began := time.Now()
 		if _, err := conn.Write(piece); err != nil {
 			return err
@@ -124,18 +124,18 @@ func (c *coalescer) writePieces(conn net.Conn, data []byte, before func()) error
 	return nil
 }
 
-// wait sleeps for the delay, or for most if that is shorter, so that bytes gather. It ends early when it receives from wake; bytes that arrive do not
+// wait sleeps for the delay, or for limit if that is shorter, so that bytes gather. It ends early when it receives from wake; bytes that arrive do not
 // end it. It returns at once when there is more to read already.
-func (c *coalescer) wait(most time.Duration, wake <-chan struct{}) {
+func (c *coalescer) wait(limit time.Duration, wake <-chan struct{}) {
 	if c.waited = !c.more; !c.waited {
 		return
 	}
 	// A sleep alone would not do: the runtime wakes up for each arrival, whether or not a goroutine waits for it.
 	c.setLowWater(readBuffer)
 	if c.timer == nil {
-		c.timer = time.NewTimer(min(c.delay, most))
+		c.timer = time.NewTimer(min(c.delay, limit))
 	} else {
-		c.timer.Reset(min(c.delay, most))
+		c.timer.Reset(min(c.delay, limit))
 	}
 	select {
 	case <-c.timer.C:

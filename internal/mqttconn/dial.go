@@ -126,7 +126,7 @@ func (d *Dialer) dial(ctx context.Context, address Address, left int) (net.Conn,
 	if !address.TLS {
 		return plain, nil
 	}
-	secure := plain.underTLS(config)
+	secure := plain.withTLS(config)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("TLS handshake with %s: %w", address.Host, err), conn.Close())
 	}

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// A mirror is quarantined in three cases: the broker refused one of its topics; the broker left one unanswered for too long; or the connection ended while
-// some were in flight. An end soon after a refusal is blamed on that refusal instead. The topics of a quarantined mirror are sent one at a time, with
-// nothing else in flight: so the next failure shows which topic caused it. Other mirrors go first, for at most maxAloneWait. The quarantine ends when the
-// broker has accepted enough of the mirror's topics.
+// A mirror is the set of keys below one prefix, which the leader publishes as retained messages. It is quarantined in three cases: the broker refused one of
+// its topics; the broker left one unanswered for too long; or the connection ended while some were in flight. An end soon after a refusal is blamed on that
+// refusal instead. The topics of a quarantined mirror are sent one at a time, with nothing else in flight: so the next failure shows which topic caused it.
+// Other mirrors go first, for at most maxAloneWait. The quarantine ends when the broker has accepted enough of the mirror's topics.
 
 const (
 	// minAccepted is the least number of topics of a quarantined mirror that the broker must accept before the quarantine ends. If the mirror has more
 	// suspects (topics that were in flight when a connection ended), their number counts.
 	minAccepted = 20
-	// maxRefused bounds the topics of a mirror that are remembered as refused. Beyond it the one that would be tried last is forgotten until the next
-	// comparison.
+	// maxRefused bounds the topics of a mirror that are remembered as refused. Beyond it the one that would be tried last is forgotten until the
+	// mirror is next compared with the retained messages of the broker.
 	maxRefused = 4096
 	// The backoff of a mirror begins when one of its topics ended the connection, or when the connection ended soon after a refusal. It doubles each time,
 	// and is reset when the quarantine ends. maxBackoff also bounds the retry interval of refused topics.
@@ -80,7 +80,7 @@ func (q *quarantine) drop(chosen func(topic) bool) {
 	q.order, q.untried = order, untried
 }
 
-// quarantineLocked begins or renews the quarantine of a mirror, and returns it.
+// quarantineLocked begins or renews the quarantine of the mirror of a prefix, and returns it.
 func (b *backlog) quarantineLocked(prefix string) *quarantine {
 	q := b.quarantines[prefix]
 	if q == nil {
@@ -119,7 +119,7 @@ func (b *backlog) connectionEndedByLocked(e *entry, now time.Time) {
 	b.addRefusedLocked(e, now)
 }
 
-// addRefusedLocked adds a topic to the refused ones. The next round tries it first, because perhaps only the network has failed.
+// addRefusedLocked adds a topic to the refused ones. The next round tries it first: if a connection ended, the cause may be the network.
 func (b *backlog) addRefusedLocked(e *entry, now time.Time) {
 	t := e.topic
 	q := b.quarantineLocked(t.prefix)
@@ -159,7 +159,7 @@ func (b *backlog) acceptedLocked(t topic) {
 	if q == nil {
 		return
 	}
-	if q.forget(t) { // perhaps it takes the others now, too
+	if q.forget(t) { // the broker may accept the other refused topics now, too
 		if q.forgotten {
 			q.forgotten = false
 			signal(b.recompare)
@@ -267,7 +267,7 @@ func (q *quarantine) due(now time.Time) (since time.Time, is bool) {
 }
 
 // takeAloneLocked returns the next topic of a quarantined mirror. It removes a queued topic from the queue. A refused topic stays in order until the broker
-// answers. It returns nil if no refused topic is to be published.
+// answers. It returns nil if no refused topic is in the state awaitingRetry.
 func (b *backlog) takeAloneLocked(q *quarantine, now time.Time) (next *entry) {
 	q.lastServed = now
 	if len(q.queue) > 0 && !q.lifted {
@@ -281,12 +281,12 @@ func (b *backlog) takeAloneLocked(q *quarantine, now time.Time) (next *entry) {
 		for next == nil && q.untried > 0 {
 			if t := q.order[0]; b.topics[t] == awaitingRetry {
 				next = &entry{topic: t, since: now}
-			} else { // it is not to be published
+			} else { // it has no change to publish
 				q.order = append(q.order[1:], t)
 				q.untried--
 			}
 		}
-		if next == nil { // no refused topic is to be published now. After a reconnection the comparison may still find one.
+		if next == nil { // no refused topic has a change to publish. After a reconnection the comparison may still find one.
 			q.retryAt = now.Add(minRetry)
 			return nil
 		}
@@ -305,7 +305,7 @@ func (b *backlog) refusedCount() (topics int) {
 	return topics
 }
 
-// refusedToPublish returns the refused topics that are to be published.
+// refusedToPublish returns the refused topics that have a change to publish (awaitingRetry).
 func (b *backlog) refusedToPublish() (topics []topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -319,7 +319,7 @@ func (b *backlog) refusedToPublish() (topics []topic) {
 	return topics
 }
 
-// dropSynced forgets the refused topics whose retained message a comparison has found to be like the state.
+// dropSynced forgets the refused topics whose retained message equals the value in the store, according to a comparison.
 func (b *backlog) dropSynced() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

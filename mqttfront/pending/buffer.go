@@ -19,10 +19,10 @@ type Buffer struct {
 	byID     map[fsm.RequestID]*Request
 	bytes    int
 	sequence uint64 // the last number that Add or renumber assigned
-	// outcomes has the requests with an outcome in the log, by index. It may have entries of requests that are not held, and superseded entries of requests
-	// with a newer outcome: TakePublished skips both.
+	// outcomes has the requests with an outcome in the log, by index. It may have entries of requests that have left the state StateOutcomeKnown, and
+	// superseded entries of requests with a newer outcome: TakePublished skips both.
 	outcomes  []loggedOutcome
-	proposals map[string]int // by client key: requests submitted to the log and not yet ended, with GETs behind a write, no-ops of SCANs and refusals
+	proposals map[string]int // by client key: proposals without a result yet; they include GETs that wait for a write, the no-ops of SCANs, and refusals
 
 	hints Hints
 }
@@ -113,7 +113,7 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 		return
 	}
 	r, present := p.byID[id]
-	if expected && present && r.outcomeIndex < index { // a greater index is that of a later entry, by which a leader answers the request again
+	if expected && present && r.outcomeIndex < index { // index is greater if a leader answers the request again, by a later entry
 		r.SetOutcomeIndex(index)
 		r.awaitsReport = false
 		p.outcomes = append(p.outcomes, loggedOutcome{r, index})
@@ -125,7 +125,7 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 	}
 }
 
-// AddOutcome adds a held request that has its outcome to outcomes: it is released when the outcome is published.
+// AddOutcome inserts a held request whose outcome is known into outcomes. The request is released when the outcome is published.
 func (p *Buffer) AddOutcome(r *Request) {
 	at := len(p.outcomes)
 	for at > 0 && p.outcomes[at-1].index > r.outcomeIndex {
@@ -148,8 +148,8 @@ func (p *Buffer) FindOutcomes() {
 // ForgetOutcomes clears outcomes: a new leader answers these requests itself, and releases them after their replies.
 func (p *Buffer) ForgetOutcomes() { p.outcomes = nil }
 
-// AwaitReports makes the held requests that have an outcome wait for the leader's report: the leader that executed them does
-// not lead any more.
+// AwaitReports makes the held requests that have an outcome wait for the present leader's report that they were answered.
+// It is called after a change of the leader: the former leader, which executed them, reports no more.
 func (p *Buffer) AwaitReports() {
 	for _, c := range p.outcomes {
 		c.request.awaitsReport = true
@@ -205,10 +205,10 @@ func (p *Buffer) NoConflictingWrite(r *Request) bool {
 	return p.proposals[r.ClientKey()] == 0
 }
 
-// KeepFirst resolves two copies of a request. The buffer of a leader, and of the only node that has a request, has every copy; that of any other follower
-// has one. The copy with the lower Sequence keeps its place and absorbs the other. KeepFirst returns the absorbed copy, and the caller removes it. It
-// returns nil if there is no other copy, or if the absorbed copy is with the store or in a publish queue. In that case the caller calls KeepFirst again
-// with the absorbed copy when it is held again.
+// KeepFirst resolves two copies of a request. Two copies meet in the buffer of a leader, and in that of a node that alone has received the request. The copy
+// with the lower Sequence keeps its place and absorbs the other. KeepFirst returns the absorbed copy, and the caller removes it. It returns nil if there is no
+// other copy, or if the absorbed copy is being executed or waits to be published. In that case the caller calls KeepFirst again with the absorbed copy when it
+// is held again.
 func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {
 	id := r.Command.ID
 	if id.IsZero() {

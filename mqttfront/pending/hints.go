@@ -27,7 +27,7 @@ type Hints struct {
 type hint struct {
 	end      End
 	index    uint64    // greatest log index at which it ended; 0 if only a leader's report says so, or it expired
-	arrivals int       // copies that this node still expects, until AnsweredMemory after when
+	arrivals int       // copies that this node still expects; they count for AnsweredMemory from the time in when
 	when     time.Time // when the end was recorded last
 }
 
@@ -41,8 +41,8 @@ type End uint8
 
 const (
 	EndAnswered End = iota // its outcome is in the log, or the leader reported it
-	// EndNoReply: the log has a refusal with CodeNoReply. The refusal is silent, or the dedup table had no room for it. The refusal's entry did not execute
-	// the request. If the refusal is silent, an earlier entry may have executed it.
+	// EndNoReply: the log has a refusal with CodeNoReply. Either the request must not have an effect any more, and an earlier entry may have executed it; or
+	// the dedup table has no room for the refusal, and the request was not executed.
 	EndNoReply
 	EndExpired // it expired before this node executed it
 )
@@ -118,7 +118,7 @@ func (h *Hints) removeUnanswered(id fsm.RequestID) {
 	}
 }
 
-// ForgetArrivals clears all expected copies: a new ingest session does not deliver them.
+// ForgetArrivals clears all expected copies: the broker does not deliver them on a new session of this node.
 func (h *Hints) ForgetArrivals() {
 	for id, known := range h.byID {
 		if known.arrivals = 0; known.end == EndAnswered {

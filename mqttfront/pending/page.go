@@ -14,9 +14,10 @@ import (
 const pageSize = 1 << 20
 
 // Page returns the requests with an identity in their order, one page at a time, for ReadPage of another node. The first cursor is 0; next is the cursor
-// of the next page, and 0 at the end. Forgettable requests are left out, and expired ones that have an outcome. An expired request without one helps to order
-// others. If age is above 0, Page also leaves out requests that arrived less than age ago, and requests with a known outcome unless they await the leader's
-// report that it is answered.
+// of the next page, and 0 at the end. Page leaves out two kinds of requests: those that this node may drop (Request.Forgettable), and expired ones that are not
+// open. An expired request that is open is included, because the other node learns from it in which order a client's requests came. If age is above 0, Page
+// also leaves out requests that arrived less than age ago, and requests with an outcome index, except while they wait for the leader's report that they are
+// answered.
 func (p *Buffer) Page(cursor uint64, age time.Duration, now time.Time) (page []byte, next uint64) {
 	for r := range p.All() {
 		if r.Sequence < cursor || r.Command.ID.IsZero() || r.Expired(now) && !r.IsOpen() || r.Forgettable(now) {
@@ -43,7 +44,7 @@ func appendField[T ~string | ~[]byte](b []byte, field T) []byte {
 // Flags in the encoding of a request (appendRequest).
 const (
 	flagInvalid      = 1 << iota // its command has no kind: it is answered without the log
-	flagDuplicate                // it was found to have an outcome
+	flagDuplicate                // its state is StateDuplicate
 	flagRelayed                  // the sender took it from another node
 	flagAwaitsReport             // it awaits the leader's report that it is answered
 )
@@ -128,8 +129,8 @@ func (f *fields) milliseconds() time.Duration {
 // may return requests and an error. Relative times count from now. Only BrokerAfter counts from asked: it is a lower bound, and must not be too
 // late.
 func ReadPage(page []byte, asked, now time.Time) (requests []*Request, faults error) {
-	for rest := (fields{rest: page}); len(rest.rest) > 0 && rest.err == nil; {
-		r, err := readRequest(fields{rest: bytes.Clone(rest.bytes())}, asked, now)
+	for unread := (fields{rest: page}); len(unread.rest) > 0 && unread.err == nil; {
+		r, err := readRequest(fields{rest: bytes.Clone(unread.bytes())}, asked, now)
 		if err != nil {
 			faults = errors.Join(faults, err)
 			continue

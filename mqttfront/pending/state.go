@@ -10,20 +10,20 @@ const (
 	StatePending State = iota
 	// StateOutcomeKnown: the log has the outcome. The node keeps the request until the reply is known to be published.
 	StateOutcomeKnown
-	// StateDuplicate: the request was found to have an outcome already. It must not be executed: the dedup table may have forgotten the outcome by then, and
-	// the request would take effect twice.
+	// StateDuplicate: the request was found to have an outcome already. It must not be executed: if the dedup table has forgotten the
+	// outcome, the request would take effect twice.
 	StateDuplicate
 	// StateLate: a leader found that the request must not have an effect any more, and its refusal is not known to be in the log.
 	StateLate
-	// StateExecuting: the store has the request.
+	// StateExecuting: the request was proposed to the log, and its result is not known yet.
 	StateExecuting
-	// StateShedding: the store has the refusal of the request as overload.
+	// StateShedding: a command that refuses the request because of overload was proposed to the log.
 	StateShedding
-	// StateRetrieving: the store has the refusal of a duplicate. The result of that entry is the outcome, if the dedup table
-	// still has it. Otherwise the duplicate is not answered.
+	// StateRetrieving: a command that refuses a duplicate was proposed to the log. If the dedup table still has the outcome, the
+	// command returns it, and it is the reply. Otherwise the duplicate is not answered.
 	StateRetrieving
-	// StateRejecting: the store has the refusal of a request that must not have an effect any more. The request is answered
-	// only if it had an outcome before.
+	// StateRejecting: a command that refuses a request that must not have an effect any more was proposed to the log. If the
+	// dedup table has an outcome of the request, that is the reply. Otherwise the request is not answered.
 	StateRejecting
 	// StateDelivering: the reply is on its way to the broker.
 	StateDelivering
@@ -80,8 +80,9 @@ func (r *Request) MarkRejecting(now time.Time) {
 	r.state = StateRejecting
 }
 
-// MarkResent notes that the client of a request in the store sent it again after the outcome. The outcome is retrieved once more.
-func (r *Request) MarkResent() { r.state, r.outcomeIndex = StateRetrieving, 0 }
+// MarkClientRetried notes that the client sent the request again after its outcome was decided, while the node still waited for the result. The outcome is
+// retrieved once more.
+func (r *Request) MarkClientRetried() { r.state, r.outcomeIndex = StateRetrieving, 0 }
 
 // MarkDelivering notes that the reply is on its way to the broker. index is that of the log entry with the outcome, 0 for what is not in the log.
 func (r *Request) MarkDelivering(index uint64, now time.Time) {
@@ -97,8 +98,8 @@ func (r *Request) MarkDelivering(index uint64, now time.Time) {
 // AwaitsReport reports whether only the leader's report releases the request.
 func (r *Request) AwaitsReport() bool { return r.awaitsReport }
 
-// AwaitReport makes the request wait for the leader's report: the leader that executed it does not lead any more.
-func (r *Request) AwaitReport() { r.awaitsReport = true }
+// MarkAwaitingReport makes the request wait for the present leader's report that it was answered: the former leader, which executed it, reports no more.
+func (r *Request) MarkAwaitingReport() { r.awaitsReport = true }
 
 // SetOutcomeIndex sets the index of the log entry that has the outcome; 0 means that it is not known.
 func (r *Request) SetOutcomeIndex(index uint64) {

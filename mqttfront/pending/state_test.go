@@ -35,7 +35,7 @@ func TestRequestsMoveOnlyAsDocumented(t *testing.T) {
 		{"the leader rejects a late request", StateLate, unknown, func(r *Request) { r.MarkRejecting(time.Time{}) }, StateRejecting, false},
 		{"the leader rejects a request with a known outcome", StateOutcomeKnown, index, func(r *Request) { r.MarkRejecting(time.Time{}) }, StateRejecting, false},
 		{"the leader retrieves the outcome of a duplicate", StateDuplicate, unknown, func(r *Request) { r.MarkRejecting(time.Time{}) }, StateRetrieving, false},
-		{"a client asks again for what the store has", StateExecuting, index, (*Request).MarkResent, StateRetrieving, false},
+		{"a client asks again for what the store has", StateExecuting, index, (*Request).MarkClientRetried, StateRetrieving, false},
 		{"the reply is on its way", StateExecuting, unknown, func(r *Request) { r.MarkDelivering(index, time.Time{}) }, StateDelivering, false},
 		{"no outcome is known", StatePending, unknown, func(r *Request) { r.SetOutcomeIndex(unknown) }, StatePending, true},
 		{"the store gives a request back", StateExecuting, unknown, (*Request).MarkHeld, StatePending, true},
@@ -116,7 +116,7 @@ func TestStatesMoveAlongTheTable(t *testing.T) {
 		{"MarkExecuting", []State{StatePending}, func(r *Request) { r.MarkExecuting(now) }},
 		{"MarkShedding", []State{StatePending}, func(r *Request) { r.MarkShedding(now) }},
 		{"MarkRejecting", held, func(r *Request) { r.MarkRejecting(now) }},
-		{"MarkResent", stored, (*Request).MarkResent},
+		{"MarkClientRetried", stored, (*Request).MarkClientRetried},
 		{"MarkDelivering", slices.Concat(held, stored), func(r *Request) { r.MarkDelivering(uint64(random.IntN(2)), now) }},
 		{"MarkHeld", append(stored, StateDelivering), (*Request).MarkHeld},
 	}

@@ -12,7 +12,8 @@ import (
 // stableUptime is how long a connection must have been up for the next one to be tried without a delay.
 const stableUptime = time.Second
 
-// connection is one publishing connection of a leadership: it sends what its queue has, over one network connection after the other.
+// connection is one client id under which a leader publishes, for as long as the node leads. It sends what its queue has. It opens a new network
+// connection when the last one is lost.
 type connection struct {
 	config    *Config
 	env       *Environment
@@ -97,7 +98,8 @@ func (c *connection) serve(ctx context.Context, publisher *mqttconn.Publisher) l
 // reconnect connects again. It confirms the leadership before and after it connects.
 //
 // After a restart the broker may have lost its sessions. A client that subscribes again after its reply was published misses the reply, and sends its
-// request again. The other nodes drop that copy, because the reply was published. This node must receive it. So this node publishes
+// request again. The other nodes drop the repeated request, because the reply was published. Only this node can answer it again, so this node must
+// receive it. So it publishes
 // nothing until its own session is up again, or until AwaitSession gives up.
 func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := c.env.Confirm(ctx); err != nil {
@@ -131,7 +133,7 @@ func (c *connection) requeue(blamed bool) bool {
 	for _, o := range abandoned {
 		if r := o.Request; r != nil {
 			c.penalties.add(r, time.Now())
-			c.env.Log.Warn("reply dropped: the broker closes the connection on replies to this client, which gets none for a while",
+			c.env.Log.Warn("reply dropped: the broker closes the connection on replies to this client; it gets no replies for a while",
 				"client", r.Command.Principal.ClientID, "response_topic", r.ResponseTopic, "penalty", penaltyTime)
 			c.handler.Kick(r)
 		}
@@ -157,7 +159,7 @@ func (c *connection) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 			}
 			continue
 		}
-		publisher.Expedite(o.blamedLosses >= soloAfter) // then the next output waits for the PUBACK of this one
+		publisher.Expedite(o.blamedLosses >= soloAfter) // if it has ended several connections, it is sent alone
 		if !c.send(ctx, publisher, o) {
 			return
 		}
@@ -184,12 +186,13 @@ func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o 
 		c.finish(o)
 		return true
 	}
-	return err == nil // an output that was not sent stays in flight; requeue puts it back, and counts no loss
+	return err == nil // an output that could not be sent stays in the in-flight list; requeue puts it back, and counts no loss
 }
 
 // startRecordIfNeeded begins a new TLS record before an output to a client that has a notification in the current record. If a client did not subscribe to
-// its notifications, the plugin for Mosquitto delivers them as copies, after the broker has handled the whole record. To keep the order, the plugin must also
-// copy each later output to that client in the same record. A copy gets a fixed message expiry. In a new record the broker delivers a reply without a copy.
+// its notifications, the plugin for Mosquitto delivers copies of them to it, at the end of the record. To keep the order, the plugin must also copy each
+// later output to that client in the same record, and a copy gets a fixed message expiry instead of its own. In a new record the broker delivers a reply
+// itself, with its own expiry.
 func (c *connection) startRecordIfNeeded(publisher *mqttconn.Publisher, o *Output) {
 	client := o.client()
 	if _, again := c.notified[client]; again || len(c.notified) >= maxNotified {

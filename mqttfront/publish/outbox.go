@@ -11,7 +11,7 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// Config bounds an Outbox. All fields are positive.
+// Config configures an Outbox. All numbers are positive.
 type Config struct {
 	Cluster     string // prefix of the client ids
 	Connections int    // publishing connections
@@ -26,15 +26,15 @@ type Config struct {
 type Environment struct {
 	// Connect connects to the broker under a client id, within a bounded time.
 	Connect func(ctx context.Context, clientID string) (*mqttconn.Publisher, error)
-	// Confirm returns nil when this node led at some moment after the call.
+	// Confirm returns nil if this node still led at some moment after Confirm was called.
 	Confirm func(ctx context.Context) error
 	// Pause waits for a random time between d/2 and d, or until the context ends.
 	Pause func(ctx context.Context, d time.Duration)
 	// SessionUpSince reports whether the node's own session has been up without interruption since a moment.
 	SessionUpSince func(moment time.Time) bool
 	// AwaitSession waits until the node's own session has received a probe that was sent at the given moment or later. A probe is a message that the node
-	// sends to itself through the broker. The wait is bounded. AwaitSession does not wait if only the broker keeps requests, and stops while a request
-	// waits for room in the pending request buffer.
+	// sends to itself through the broker. The wait is bounded. AwaitSession returns at once if requests are kept only by the broker (`ingest:
+	// leader`), and returns early if a request waits for room in the pending request buffer.
 	AwaitSession func(ctx context.Context, moment time.Time)
 	// TrustedIdentity reports whether the broker vouches for client ids.
 	TrustedIdentity func() bool
@@ -49,7 +49,8 @@ type Handler interface {
 	Published(o *Output)
 	// NoSubscriber is called when the PUBACK of a notification says that there is no matching subscriber.
 	NoSubscriber(o *Output)
-	// Kick is called for the request of each abandoned reply: one on which the broker ended connections, or one to the same misbehaving client.
+	// Kick is called for the request of each abandoned reply, to disconnect the client. A reply is abandoned if the broker ended connections on it, or on
+	// others to the same client.
 	Kick(r *wire.Request)
 }
 
@@ -135,9 +136,9 @@ func (o *Outbox) Down(now time.Time) (longest time.Duration) {
 func (o *Outbox) InTakeoverLoop() bool { return o.loop.detectedRecently(time.Now()) }
 
 // lost counts a lost connection, after the next one is up. A loss counts for the takeover loop if the connection was up for at most maxLoopUptime and the
-// node's own session stayed up, which shows that the broker was reachable. The reason code does not matter.
+// node's own session stayed up, which shows that the broker was reachable. The reason code of a DISCONNECT does not matter.
 func (o *Outbox) lost(connectedAt time.Time, uptime time.Duration) {
-	if uptime > maxLoopUptime || !o.env.SessionUpSince(connectedAt) || !o.loop.lost(time.Now()) {
+	if uptime > maxLoopUptime || !o.env.SessionUpSince(connectedAt) || !o.loop.recordLoss(time.Now()) {
 		return
 	}
 	o.env.Metrics.takeoverLoops.Inc()

@@ -287,7 +287,7 @@ func TestTakeoverLoopIsDetectedOnce(t *testing.T) {
 			var l takeoverLoop
 			now, detected := time.Now(), 0
 			for range 20 {
-				if now = now.Add(test.interval); l.lost(now) {
+				if now = now.Add(test.interval); l.recordLoss(now) {
 					detected++
 				}
 			}

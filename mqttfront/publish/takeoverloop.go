@@ -22,8 +22,8 @@ const (
 	maxLoopUptime = 5 * time.Second
 )
 
-// lost records a loss, when the next connection is up. It returns true if a loop is to be logged: at most once in each loopWarningInterval.
-func (l *takeoverLoop) lost(now time.Time) bool {
+// recordLoss records a loss, when the next connection is up. It returns true if a loop is to be logged: at most once in each loopWarningInterval.
+func (l *takeoverLoop) recordLoss(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.losses = append(l.losses, now)

@@ -95,7 +95,7 @@ func (f follower) resolveCopyLocked(r *pending.Request) bool {
 		}
 		if !earlier.State().IsHeld() { // the store still has the earlier copy, which answers this one, too, when the store returns it
 			earlier.Absorb(r)
-			earlier.MarkResent()
+			earlier.MarkClientRetried()
 			return false
 		}
 		f.endLocked(earlier) // the reply may have been lost: hold the new copy instead
@@ -107,7 +107,7 @@ func (f follower) resolveCopyLocked(r *pending.Request) bool {
 		return false // it ended before this copy arrived
 	}
 	if r.SetOutcomeIndex(index); mayBeUnanswered {
-		r.AwaitReport()
+		r.MarkAwaitingReport()
 	}
 	return true
 }
