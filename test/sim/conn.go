@@ -27,11 +27,14 @@ type conn struct {
 
 // stream is one direction of a connection.
 type stream struct {
-	mu     schedule.Mutex
-	chunks []chunk
-	ended  error // the error that the reader gets after all chunks
-	broken error // the error that the reader gets at once, before the chunks
-	wake   chan struct{}
+	mu       schedule.Mutex
+	chunks   []chunk
+	ended    error     // the error that the reader gets after all chunks, from endsAt on
+	endsAt   time.Time // when the end reaches the reader
+	resetAt  time.Time // when a reset from the writing side reaches the reader; zero is none
+	broken   error     // the error that the reader gets at once, before the chunks
+	unwanted bool      // the reading end is closed: data that arrives is answered with a reset
+	wake     chan struct{}
 }
 
 type chunk struct {
@@ -48,24 +51,45 @@ func (s *stream) poke() {
 	}
 }
 
-// end ends the stream: the reader gets the data that is under way, and then the error.
-func (s *stream) end(err error) {
+// afterDataLocked returns at, or the time at which the last data arrives if that is later.
+func (s *stream) afterDataLocked(at time.Time) time.Time {
+	if last := len(s.chunks) - 1; last >= 0 && at.Before(s.chunks[last].at) {
+		return s.chunks[last].at
+	}
+	return at
+}
+
+// end ends the stream at a time: the reader gets the data that is under way, and then the error.
+func (s *stream) end(err error, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended == nil {
-		s.ended = err
+		s.ended, s.endsAt = err, s.afterDataLocked(at)
 	}
 	s.poke()
 }
 
-// breakOff ends the stream at once: the reader gets the error, and no more data.
-func (s *stream) breakOff(err error) {
+// reset makes a reset arrive at the reader at a time. Data that the reader has not read by then is lost.
+func (s *stream) reset(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.resetAt.IsZero() {
+		s.resetAt = s.afterDataLocked(at)
+	}
+	s.poke()
+}
+
+// breakOff ends the reading end at once: the reader gets the error, and no more data. It returns when the last data that nobody has read arrives; zero if
+// there is none.
+func (s *stream) breakOff(err error) (unread time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.broken == nil {
 		s.broken = err
 	}
+	s.unwanted = true
 	s.poke()
+	return s.afterDataLocked(time.Time{})
 }
 
 // outgoing returns the link that carries what this end writes.
@@ -94,24 +118,60 @@ func (c *conn) Write(p []byte) (int, error) {
 		err = os.ErrDeadlineExceeded
 	}
 	c.mu.Unlock()
+	if err == nil && c.wasReset() {
+		err = errReset
+	}
 	if err != nil {
 		return 0, err
 	}
 	if first && bytes.Contains(p, []byte(`"kind":"raft"`)) { // the first write is the hello of the handshake, which says what the connection is for
 		c.become(classRaft)
 	}
-	at := time.Now().Add(c.stack.network.drawLatency(c.outgoing()))
-	c.out.mu.Lock()
-	defer c.out.mu.Unlock()
-	if c.out.broken != nil || c.out.ended != nil {
-		return 0, errReset
+	if at := c.arrival(); !c.out.add(at, p) {
+		c.in.reset(at.Add(c.stack.network.drawLatency(c.peer.outgoing()))) // the closed end answers the data
 	}
-	if last := len(c.out.chunks) - 1; last >= 0 && at.Before(c.out.chunks[last].at) {
-		at = c.out.chunks[last].at
-	}
-	c.out.chunks = append(c.out.chunks, chunk{at, bytes.Clone(p)})
-	c.out.poke()
 	return len(p), nil
+}
+
+// arrival draws the time at which what this end sends now arrives.
+func (c *conn) arrival() time.Time {
+	return time.Now().Add(c.stack.network.drawLatency(c.outgoing()))
+}
+
+// add appends data that arrives at a time, or after the data before it if that is later. It returns false if the reading end is closed.
+func (s *stream) add(at time.Time, data []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unwanted {
+		return false
+	}
+	s.chunks = append(s.chunks, chunk{s.afterDataLocked(at), bytes.Clone(data)})
+	s.poke()
+	return true
+}
+
+// wasReset reports whether a reset from the other end has arrived.
+func (c *conn) wasReset() bool {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+	_, arrived := c.resetLocked()
+	return arrived
+}
+
+// resetLocked reports whether a reset from the other end has arrived, or returns what to wait for until it arrives: nothing if none was sent. A reset answers
+// data: it needs both directions, and a host with power. c.in.mu must be held.
+func (c *conn) resetLocked() (waiting, bool) {
+	if c.in.resetAt.IsZero() {
+		return waiting{}, false
+	}
+	there := c.outgoing()
+	if opened := c.stack.network.shut([]link{there, c.peer.outgoing()}, &c.stack.network.host(there.to).power); opened != nil {
+		return waiting{opened: opened}, false
+	}
+	if delay := time.Until(c.in.resetAt); delay > 0 {
+		return waiting{delay: delay}, false
+	}
+	return waiting{}, true
 }
 
 // Read implements net.Conn.
@@ -163,10 +223,15 @@ func (c *conn) take(p []byte) (int, waiting, error) {
 	if s.broken != nil {
 		return 0, waiting{}, s.broken
 	}
-	if len(s.chunks) == 0 && s.ended == nil {
-		return 0, waiting{}, nil
+	reset, arrived := c.resetLocked()
+	if arrived {
+		s.broken = errReset
+		return 0, waiting{}, s.broken
 	}
-	if opened := c.blocked(); opened != nil {
+	if len(s.chunks) == 0 && s.ended == nil {
+		return 0, reset, nil
+	}
+	if opened := c.stack.network.shut([]link{c.peer.outgoing()}); opened != nil {
 		return 0, waiting{opened: opened}, nil
 	}
 	n, now := 0, time.Now()
@@ -186,20 +251,12 @@ func (c *conn) take(p []byte) (int, waiting, error) {
 		}
 	}
 	if n == 0 && len(s.chunks) == 0 && len(p) > 0 {
+		if delay := s.endsAt.Sub(now); delay > 0 {
+			return 0, waiting{delay: delay}, nil
+		}
 		return 0, waiting{}, s.ended
 	}
 	return n, waiting{}, nil
-}
-
-// blocked returns a channel that is closed when the gate that holds data back opens, or nil if all are open.
-func (c *conn) blocked() <-chan struct{} {
-	n, incoming := c.stack.network, c.peer.outgoing()
-	for _, g := range []*gate{&n.link(incoming).gate, &n.host(incoming.from).running, &n.host(incoming.to).running} {
-		if opened := g.whenOpen(); opened != nil {
-			return opened
-		}
-	}
-	return nil
 }
 
 // abort ends this side at once.
@@ -220,12 +277,15 @@ func (c *conn) Close() error {
 		c.aborted = net.ErrClosed
 	}
 	c.mu.Unlock()
-	c.in.breakOff(net.ErrClosed)
+	unread := c.in.breakOff(net.ErrClosed)
 	c.stack.mu.Lock()
 	dead := c.stack.dead
 	c.stack.mu.Unlock()
 	if !dead { // a machine without power sends no FIN
-		c.out.end(io.EOF)
+		c.out.end(io.EOF, c.arrival())
+		if !unread.IsZero() { // data for a closed end is answered with a reset, also if it had arrived before
+			c.out.reset(c.arrival().Add(max(0, time.Until(unread))))
+		}
 	}
 	c.stack.untrack(c)
 	return nil

@@ -111,7 +111,7 @@ func (h *host) start() {
 		h.dark = false
 		h.sim.network.host(h.name).power.open()
 	}
-	h.sim.network.reset(func(c *conn) bool { return c.outgoing().to == h.name }) // what the last process left behind
+	h.sim.network.rebooted(h.name)
 	ctx, stop := context.WithCancelCause(context.Background())
 	p := &process{
 		host: h, stack: h.sim.network.newStack(h.name), log: h.sim.trace.logTo(h.name), registry: prometheus.NewRegistry(), number: h.starts,

@@ -77,7 +77,8 @@ type hostState struct {
 }
 
 // network connects hosts by reliable ordered streams, like TCP. Data on one connection may overtake data on another. A link that is cut delivers nothing until
-// the cut ends or the connection is reset.
+// the cut ends or the connection is reset by a fault. An end learns of the close of the other end as in TCP: by the end of the stream, or by a reset that answers
+// what it has sent. Both take time, and neither passes a link that is cut.
 type network struct {
 	latency time.Duration // mean one-way latency between hosts; positive
 
@@ -99,6 +100,20 @@ func newNetwork(random *rand.Rand, latency time.Duration) *network {
 func (n *network) link(l link) *linkState { return getOrCreate(&n.mu, n.links, l) }
 
 func (n *network) host(name string) *hostState { return getOrCreate(&n.mu, n.hosts, name) }
+
+// shut returns a channel that is closed when the first closed gate opens: a gate of the links, of their hosts, or another one. It is nil if all are open.
+func (n *network) shut(links []link, others ...*gate) <-chan struct{} {
+	gates := others
+	for _, l := range links {
+		gates = append(gates, &n.link(l).gate, &n.host(l.from).running, &n.host(l.to).running)
+	}
+	for _, g := range gates {
+		if opened := g.whenOpen(); opened != nil {
+			return opened
+		}
+	}
+	return nil
+}
 
 // getOrCreate returns the value under a key of a map, and creates it if it is missing.
 func getOrCreate[K comparable, V any](mu *schedule.Mutex, of map[K]*V, key K) *V {
@@ -137,18 +152,30 @@ func (n *network) slow(l link, delay time.Duration) {
 
 // reset breaks all connections for which chosen returns true, on both sides, at once.
 func (n *network) reset(chosen func(*conn) bool) {
-	n.mu.Lock()
-	var breaking []*conn
-	for c := range n.conns.All() {
-		if chosen(c) {
-			breaking = append(breaking, c)
-		}
-	}
-	n.mu.Unlock()
-	for _, c := range breaking {
+	for _, c := range n.connections(chosen) {
 		c.abort(errReset)
 		c.peer.abort(errReset)
 	}
+}
+
+// rebooted makes a reset reach the other ends of the connections that a host's last process left, as the answer to a keep-alive probe.
+func (n *network) rebooted(host string) {
+	for _, c := range n.connections(func(c *conn) bool { return c.outgoing().to == host }) {
+		c.in.reset(c.peer.arrival())
+	}
+}
+
+// connections returns the ends for which chosen returns true, in the order in which they were made.
+func (n *network) connections(chosen func(*conn) bool) []*conn {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var ends []*conn
+	for c := range n.conns.All() {
+		if chosen(c) {
+			ends = append(ends, c)
+		}
+	}
+	return ends
 }
 
 var (
@@ -202,13 +229,12 @@ func (s *stack) dial(ctx context.Context, address string, c class) (net.Conn, er
 	n := s.network
 	there, back := link{s.host, hostOf(address), c}, link{hostOf(address), s.host, c}
 	for _, l := range []link{there, back} {
-		for _, g := range []*gate{&n.link(l).gate, &n.host(s.host).running, &n.host(hostOf(address)).running, &n.host(hostOf(address)).power} {
-			for opened := g.whenOpen(); opened != nil; opened = g.whenOpen() {
-				select {
-				case <-opened:
-				case <-ctx.Done():
-					return nil, fmt.Errorf("dial %s: %w", address, ctx.Err())
-				}
+		power := &n.host(there.to).power
+		for opened := n.shut([]link{l}, power); opened != nil; opened = n.shut([]link{l}, power) {
+			select {
+			case <-opened:
+			case <-ctx.Done():
+				return nil, fmt.Errorf("dial %s: %w", address, ctx.Err())
 			}
 		}
 		select {
@@ -299,7 +325,7 @@ func (s *stack) die(silently bool) {
 	for c := range conns.All() {
 		c.abort(errReset)
 		if !silently {
-			c.out.end(errReset)
+			c.out.end(errReset, c.arrival())
 		}
 	}
 }
