@@ -33,7 +33,6 @@ type Environment struct {
 type Front struct {
 	config *Config
 	log    *slog.Logger
-	random func() uint64
 
 	store         role.Store
 	hasStore      chan struct{} // closed when there is a store
@@ -58,12 +57,12 @@ func New(config Config, env Environment) (*Front, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	metrics, log := env.Metrics, env.Log
+	metrics, log, pause := env.Metrics, env.Log, newPause(env.Random)
 	f := &Front{
-		config: &config, log: log, random: env.Random, hasStore: make(chan struct{}),
+		config: &config, log: log, hasStore: make(chan struct{}),
 		dispatcher: role.NewDispatcher(&config.Config, metrics, log), barrier: ingest.NewBarrier(),
 	}
-	f.disconnects = broker.NewFeed(env.Driver, func(ctx context.Context) { f.pause(ctx, config.BackoffMax) }, metrics.Disconnects.WithLabelValues("dropped").Inc, log)
+	f.disconnects = broker.NewFeed(env.Driver, func(ctx context.Context) { pause(ctx, config.BackoffMax) }, metrics.Disconnects.WithLabelValues("dropped").Inc, log)
 	f.clients = f.dispatcher.NewClients(env.Driver)
 	drain := make(chan struct{})
 	f.stopAdmitting = sync.OnceFunc(func() { close(drain) })
@@ -76,7 +75,7 @@ func New(config Config, env Environment) (*Front, error) {
 
 // newConnections creates the node's own session, the constructor of the leader's sessions, the outbox and the mirrors. It opens no connection.
 func (f *Front) newConnections(env Environment) {
-	config := f.config
+	config, pause := f.config, newPause(env.Random)
 	login := &mqttconn.Login{
 		Dialer: env.Dialer, Username: config.Username, Password: config.Password, KeepAlive: config.KeepAlive, Timeout: config.ConnectTimeout, Window: config.Window,
 	}
@@ -85,7 +84,7 @@ func (f *Front) newConnections(env Environment) {
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}
 	outside := ingest.Environment{
-		Login: login, Contact: env.Contact, Wall: env.Wall, Random: env.Random, Pause: f.pause, Log: env.Log, Metrics: env.Metrics.Ingest,
+		Login: login, Contact: env.Contact, Wall: env.Wall, Random: env.Random, Pause: pause, Log: env.Log, Metrics: env.Metrics.Ingest,
 	}
 	awaiting := &sessionAwaiter{barrier: f.barrier, blocked: f.dispatcher.Blocked, without: env.Metrics.WithoutSession.Inc, log: env.Log}
 	awaitSession := awaiting.await
@@ -100,14 +99,14 @@ func (f *Front) newConnections(env Environment) {
 		Cluster: config.Cluster, Connections: config.PublishingConnections, MaxNotifications: config.QueueNotifications, MaxNotificationBytes: config.QueueBytes,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}, publish.Environment{
-		Connect: login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: f.pause,
+		Connect: login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: pause,
 		SessionUpSince: f.session.UpSince, AwaitSession: awaitSession, TrustedIdentity: env.Driver.TrustedIdentity, Log: env.Log, Metrics: env.Metrics.Publish,
 	})
 	f.mirror = mirror.New(mirror.Config{
 		Cluster: config.Cluster, MaxPacket: ingest.MaxPacket, BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}, mirror.Environment{
 		Login: login, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, View: func(see func(*fsm.Machine)) { f.store.View(see) },
-		Pause: f.pause, Log: env.Log, Metrics: env.Metrics.Mirror,
+		Pause: pause, Log: env.Log, Metrics: env.Metrics.Mirror,
 	})
 }
 
@@ -155,13 +154,14 @@ func (f *Front) Drain(ctx context.Context) {
 	}
 }
 
-// pause waits for between a half of d and d, or until the context ends.
-func (f *Front) pause(ctx context.Context, d time.Duration) {
-	jittered := d/2 + time.Duration(f.random()%uint64(d/2+1))
-	timer := time.NewTimer(jittered)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
+// newPause returns a function that waits for a random time between a half of d and d, or until the context ends.
+func newPause(random func() uint64) func(ctx context.Context, d time.Duration) {
+	return func(ctx context.Context, d time.Duration) {
+		timer := time.NewTimer(d/2 + time.Duration(random()%uint64(d/2+1)))
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
 	}
 }
