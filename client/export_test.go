@@ -1,8 +1,7 @@
 package client
 
-// WatchAgain renews the watch of a key, as a session does at intervals.
-func (c *Client) WatchAgain(key string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.syncWatchLocked(subject{key: key}, nil)
+// Stall keeps the Follower from applying events and reads until release is called. Its watch receives more notifications meanwhile.
+func (f *Follower) Stall() (release func()) {
+	f.mu.RLock()
+	return f.mu.RUnlock
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"holdfast/internal/mqttconn/mqtttest"
+	"holdfast/resp"
 )
 
 // startBroker starts a broker that serves one connection after the other. handle gets the connection's number, from 1 on; see mqtttest.Serve.
@@ -148,5 +149,67 @@ func TestOutageIsLogged(t *testing.T) {
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A renewal that is under way when the last watcher is closed leaves no watch in the store. The store executes the renewal's KEYNOTIFY after the STOP here, so the
+// client sends STOP again.
+func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
+	reply := func(conn net.Conn, request *packets.Publish) {
+		answer := packets.Publish{
+			Topic: request.Properties.ResponseTopic, Payload: []byte("+OK\r\n"), Properties: &packets.Properties{CorrelationData: request.Properties.CorrelationData},
+		}
+		if _, err := answer.WriteTo(conn); err != nil {
+			t.Error(err)
+		}
+	}
+	var renewal *packets.Publish // the second KEYNOTIFY
+	commands, began := make(chan string, 10), make(chan struct{})
+	watch, stop := string(resp.AppendArray(nil, subject{key: "k"}.keyNotify(false)...)), string(resp.AppendArray(nil, subject{key: "k"}.keyNotify(true)...))
+	address := startBroker(t, func(_ int, conn net.Conn, packet *packets.ControlPacket) packets.Packet {
+		request, ok := packet.Content.(*packets.Publish)
+		if !ok {
+			return nil
+		}
+		command := string(request.Payload)
+		if command == watch && len(commands) == 1 {
+			renewal = request
+			close(began)
+			return nil
+		}
+		commands <- command
+		reply(conn, request)
+		if renewal != nil {
+			commands <- watch
+			reply(conn, renewal)
+			renewal = nil
+		}
+		return nil
+	})
+	c, err := Connect(t.Context(), Config{Addresses: []string{address}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	w, err := c.Watch(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	c.syncWatchLocked(w.watched, nil)
+	c.mu.Unlock()
+	<-began
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{watch, stop, watch, stop} {
+		select {
+		case got := <-commands:
+			if got != want {
+				t.Fatalf("command %d is %q, want %q", i, got, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("command %d is missing, want %q: the store has a watch that no watcher of the client has", i, want)
+		}
 	}
 }

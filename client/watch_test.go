@@ -68,30 +68,6 @@ func TestWatchesAreRenewed(t *testing.T) {
 	}
 }
 
-// A renewal that is under way when the last watcher is closed leaves no watch in the store.
-func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
-	c := connect(t)
-	for range 50 {
-		watcher, err := c.Watch(t.Context(), "ended")
-		if err != nil {
-			t.Fatal(err)
-		}
-		var renewing sync.WaitGroup
-		renewing.Go(func() { c.WatchAgain("ended") })
-		if err := watcher.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		renewing.Wait()
-		c.WatchAgain("ended") // a renewal that was due before Close, and begins after the STOP
-	}
-	for deadline := time.Now().Add(10 * time.Second); watches(c.ID()); {
-		if time.Now().After(deadline) {
-			t.Fatal("the store has a watch that no watcher of the client has")
-		}
-		<-time.After(time.Millisecond)
-	}
-}
-
 // A receiver that is too slow gets an EventGap, also when nothing changes after that.
 func TestGapOfAWatchIsReported(t *testing.T) {
 	c := connect(t, func(config *client.Config) { config.WatchBuffer = 2 })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,13 +15,16 @@ import (
 	"holdfast/internal/mqttconn/mqtttest"
 )
 
-// fakeBroker accepts connections and counts what is published on them.
+// fakeBroker accepts connections and keeps what is published on them.
 type fakeBroker struct {
 	mu        sync.Mutex
 	connects  int
-	publishes int
+	published []publication
 	open      int
 }
+
+// publication is a message, and the client id of the connection that it came on.
+type publication struct{ connection, topic, correlation, payload string }
 
 func (b *fakeBroker) dial(context.Context, string) (net.Conn, error) {
 	near, far := net.Pipe()
@@ -37,12 +41,15 @@ func (b *fakeBroker) count(add func()) {
 func (b *fakeBroker) serve(conn net.Conn) {
 	defer b.count(func() { b.open-- })
 	b.count(func() { b.open++ })
+	client := ""
 	mqtttest.Serve(conn, func(packet *packets.ControlPacket) (packets.Packet, bool) {
-		switch packet.Content.(type) {
+		switch content := packet.Content.(type) {
 		case *packets.Connect:
+			client = content.ClientID
 			b.count(func() { b.connects++ })
 		case *packets.Publish:
-			b.count(func() { b.publishes++ })
+			message := publication{client, content.Topic, string(content.Properties.CorrelationData), string(content.Payload)}
+			b.count(func() { b.published = append(b.published, message) })
 		}
 		return nil, true
 	})
@@ -102,8 +109,8 @@ func TestTakeOverIsConfirmedTwice(t *testing.T) {
 			cancel()
 			<-ended
 			broker.mu.Lock()
-			if (broker.connects > 0) != test.connects || broker.publishes > 0 {
-				t.Errorf("%d connections, %d messages", broker.connects, broker.publishes)
+			if (broker.connects > 0) != test.connects || len(broker.published) > 0 {
+				t.Errorf("%d connections, messages %q", broker.connects, broker.published)
 			}
 			broker.mu.Unlock()
 			if s.count() != 0 {
@@ -133,17 +140,29 @@ func TestTakeOverAnswers(t *testing.T) {
 	go func() { ended <- f.Serve(ctx, 1) }()
 	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(time.Millisecond) {
 		broker.mu.Lock()
-		publishes := broker.publishes
+		published := len(broker.published)
 		broker.mu.Unlock()
-		if publishes == 2 {
+		if published >= 2 {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("not answered")
+			t.Fatalf("%d answers", published)
 		}
 	}
 	cancel()
 	<-ended
+	broker.mu.Lock()
+	defer broker.mu.Unlock()
+	slices.SortFunc(broker.published, func(a, b publication) int { return strings.Compare(a.correlation, b.correlation) })
+	if len(broker.published) != 2 {
+		t.Fatalf("the answers are %q, want one of each request", broker.published)
+	}
+	for i, correlation := range []string{strings.Repeat("a", 16), strings.Repeat("b", 16)} {
+		got := broker.published[i]
+		if !strings.HasPrefix(got.connection, "holdfast-out-") || got.topic != "clients/c/r" || got.correlation != correlation || !strings.HasPrefix(got.payload, "-ERR") {
+			t.Errorf("answer %d is %q, want an error for %s on a publishing connection", i, got, correlation)
+		}
+	}
 	if s.count() != 0 {
 		t.Error("an invalid command was proposed")
 	}

@@ -161,14 +161,14 @@ func TestFeedLogsEachOutageOnce(t *testing.T) {
 	})
 }
 
-// Err returns the last failure until it is older than the given duration.
+// Err returns the last failure until it is older than the given duration, also while the feed works again.
 func TestFeedReportsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failure := errors.New("not authorized")
-		var working atomic.Bool
+		failures := []error{errors.New("connection refused"), errors.New("not authorized")} // of the first attempts
+		var attempts atomic.Int64
 		driver := fakeDriver{watch: func(ctx context.Context, _ func(Disconnect)) error {
-			if !working.Load() {
-				return failure
+			if n := int(attempts.Add(1)); n <= len(failures) {
+				return failures[n-1]
 			}
 			<-ctx.Done()
 			return nil
@@ -180,16 +180,26 @@ func TestFeedReportsFailures(t *testing.T) {
 			}
 		}
 		f := NewFeed(driver, pause, func() {}, slog.New(slog.DiscardHandler))
+		if err := f.Err(time.Minute); err != nil {
+			t.Errorf("before the first attempt: %v", err)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		go f.Run(ctx)
-		synctest.Wait()
-		if err := f.Err(time.Minute); !errors.Is(err, failure) {
-			t.Errorf("got %v", err)
-		}
-		working.Store(true)
-		time.Sleep(time.Minute)
-		if err := f.Err(30 * time.Second); err != nil {
-			t.Errorf("got %v", err)
+		for _, test := range []struct {
+			after    time.Duration // since the step before, in virtual time
+			attempts int64
+			want     error
+		}{
+			{0, 1, failures[0]},
+			{time.Second, 2, failures[1]},
+			{30 * time.Second, 3, failures[1]},
+			{time.Nanosecond, 3, nil},
+		} {
+			time.Sleep(test.after)
+			synctest.Wait()
+			if err := f.Err(30 * time.Second); attempts.Load() != test.attempts || !errors.Is(err, test.want) {
+				t.Errorf("after %d attempts, want %d: got %v, want %v", attempts.Load(), test.attempts, err, test.want)
+			}
 		}
 		cancel()
 		synctest.Wait()

@@ -67,12 +67,26 @@ func (n model) writes(client string) (count int) {
 	return count
 }
 
+// modelHint is what the naive model knows of how a request ended.
+type modelHint struct {
+	end    End
+	index  uint64    // the greatest log index at which it ended; 0 if only a report says so
+	copies int       // copies that are still expected, until AnsweredMemory after when
+	when   time.Time // of the last end
+}
+
+// expects reports whether a copy of the request is expected.
+func (h modelHint) expects(now time.Time) bool {
+	return h.copies > 0 && now.Sub(h.when) <= AnsweredMemory
+}
+
 // modelTest applies random operations to a buffer and to its model.
 type modelTest struct {
 	*testing.T
 	random    *rand.Rand
 	buffer    Buffer
 	model     model
+	hints     map[fsm.RequestID]modelHint
 	now       time.Time
 	index     uint64 // of the last log entry
 	published uint64
@@ -84,13 +98,15 @@ const (
 )
 
 // A buffer agrees with the model over random operations on requests of three clients. Requests come from clients and from another node. They are executed,
-// rejected, answered, given back, found to have an outcome or to be late, released, and listed for another node. At most one request with an id is in
-// the buffer at a time, as at a follower.
+// shed, rejected, answered, given back, sent again, found to have an outcome or to be late, released, reported, and listed for another node. The log and the
+// leader's reports also tell how requests ended whose copies arrive later or never. At most one request with an id is in the buffer at a time, as at a
+// follower.
 func TestBufferMatchesModel(t *testing.T) {
 	done := make(map[string]int)
 	for seed := range uint64(150) {
 		m := &modelTest{
-			T: t, random: rand.New(rand.NewPCG(seed, 2)), buffer: NewBuffer(modelRequests, modelBytes), now: time.Unix(1_700_000_000, 0),
+			T: t, random: rand.New(rand.NewPCG(seed, 2)), buffer: NewBuffer(modelRequests, modelBytes), hints: make(map[fsm.RequestID]modelHint),
+			now: time.Unix(1_700_000_000, 0),
 		}
 		for range 300 {
 			m.now = m.now.Add(time.Duration(m.random.IntN(500)) * time.Millisecond)
@@ -116,6 +132,8 @@ func (m *modelTest) step() (did string) {
 		return m.merge()
 	} else if choice < 8 {
 		return m.ofAll()
+	} else if choice < 10 {
+		return m.ofAny()
 	}
 	one := m.model[m.random.IntN(len(m.model))]
 	if one.state.IsHeld() {
@@ -143,11 +161,14 @@ func (m *modelTest) full(r *Request) bool {
 }
 
 func (m *modelTest) enter(r *Request) {
-	m.model = append(m.model, &modelRequest{Request: r, state: r.state, outcome: r.outcomeIndex, holds: r.HoldUntil, deadline: r.Deadline})
+	m.model = append(m.model, &modelRequest{Request: r, state: r.state, outcome: r.outcomeIndex, awaits: r.awaitsReport, holds: r.HoldUntil, deadline: r.Deadline})
 }
 
 func (m *modelTest) add() string {
 	r := m.draw()
+	if expected := m.expected(); len(expected) > 0 && m.random.IntN(3) == 0 {
+		r.Command.ID = expected[m.random.IntN(len(expected))]
+	}
 	if r.Read = m.random.IntN(4) == 0; r.Read {
 		r.Command.Kind = fsm.KindGet
 	}
@@ -160,13 +181,116 @@ func (m *modelTest) add() string {
 		kept := copies[0]
 		kept.Absorb(r)
 		kept.holds, kept.deadline = later(kept.holds, r.HoldUntil), later(kept.deadline, r.Deadline)
+		kept.awaits = kept.awaits && kept.outcome != 0 // the new copy awaits no report
 		return "absorb a copy"
+	case !m.consume(r):
+		return "leave out a copy of an answered request"
 	case m.full(r):
 		return "no room"
 	}
 	m.buffer.Add(r)
 	m.enter(r)
-	return "add"
+	if r.outcomeIndex == 0 {
+		return "add"
+	}
+	m.buffer.AddOutcome(r)
+	added := m.model.of(r)
+	added.listed = append(added.listed, r.outcomeIndex)
+	return "add a copy of an executed request"
+}
+
+// expected returns the ids of the requests of which a copy is expected.
+func (m *modelTest) expected() (ids []fsm.RequestID) {
+	for number := range byte(30) {
+		if id := (fsm.RequestID{number}); m.hints[id].expects(m.now) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// consume handles a copy as a follower does: it takes the copy off the hint, which may have the outcome. It returns false if the outcome is published, or if
+// the leader has reported it.
+func (m *modelTest) consume(r *Request) bool {
+	want := m.hints[r.Command.ID]
+	index, expected := m.buffer.Hints().Consume(r.Command.ID, m.now)
+	if expected != want.expects(m.now) || expected && index != want.index {
+		m.Errorf("a copy is expected: %v, its outcome is in entry %d; want %v, %d", expected, index, want.expects(m.now), want.index)
+	}
+	if !want.expects(m.now) {
+		return true
+	}
+	if want.copies--; want.copies == 0 && want.end == EndAnswered {
+		delete(m.hints, r.Command.ID)
+	} else {
+		m.hints[r.Command.ID] = want
+	}
+	if want.index <= m.published {
+		return false
+	}
+	if r.SetOutcomeIndex(want.index); m.random.IntN(2) == 0 {
+		r.MarkAwaitingReport() // an earlier leader executed it
+	}
+	return true
+}
+
+// hint is RecordEnd of the model.
+func (m *modelTest) hint(id fsm.RequestID, end End, index uint64, expected bool) {
+	h := m.hints[id]
+	if m.now.Sub(h.when) > AnsweredMemory {
+		h = modelHint{}
+	}
+	if h.end, h.index, h.when = end, max(h.index, index), m.now; expected {
+		h.copies++
+	}
+	m.hints[id] = h
+}
+
+// removeUnanswered removes a hint that says that a request had no effect.
+func (m *modelTest) removeUnanswered(id fsm.RequestID) {
+	if m.hints[id].end != EndAnswered {
+		delete(m.hints, id)
+	}
+}
+
+// ofAny does something with a request that may be in the buffer or not.
+func (m *modelTest) ofAny() string {
+	id := m.draw().Command.ID
+	copies := m.model.with(id)
+	switch choice := m.random.IntN(3); {
+	case id.IsZero():
+		return "nothing"
+	case choice == 0 && len(copies) == 0:
+		m.index = max(m.published+1, m.index+uint64(m.random.IntN(2)))
+		end := m.drawEnd()
+		m.buffer.Learn(id, end, m.index, true, m.now)
+		m.hint(id, end, m.index, true)
+		return "learn the outcome of a request that is not here"
+	case choice == 0:
+		m.index++
+		end := m.drawEnd()
+		m.buffer.Learn(id, end, m.index, false, m.now)
+		if m.removeUnanswered(id); end == EndNoReply {
+			m.hint(id, end, m.index, false)
+		}
+		return "learn an outcome as a leader"
+	case len(copies) == 0 || !copies[0].state.IsHeld():
+		m.buffer.Hints().RecordReport(id, m.now)
+		if h, known := m.hints[id]; !known || h.end == EndAnswered {
+			m.hint(id, EndAnswered, 0, true)
+		}
+		return "report a request that is not held"
+	default:
+		m.remove(copies[0].Request)
+		return "report a held request"
+	}
+}
+
+func (m *modelTest) drawEnd() End {
+	if m.random.IntN(4) == 0 {
+		return EndNoReply
+	}
+	return EndAnswered
 }
 
 func later(a, b time.Time) time.Time {
@@ -236,7 +360,7 @@ func (m *modelTest) adoptOrder() {
 
 // ofAll does something that concerns all requests.
 func (m *modelTest) ofAll() string {
-	switch m.random.IntN(7) {
+	switch m.random.IntN(8) {
 	case 0, 1, 2:
 		m.published = min(m.index, m.published+uint64(m.random.IntN(4)))
 		m.release()
@@ -261,6 +385,16 @@ func (m *modelTest) ofAll() string {
 			r.writing = false
 		}
 		return "end all writes"
+	case 6:
+		m.buffer.Hints().ForgetArrivals()
+		for id, h := range m.hints {
+			if h.copies = 0; h.end == EndAnswered {
+				delete(m.hints, id)
+			} else {
+				m.hints[id] = h
+			}
+		}
+		return "begin a session"
 	default:
 		m.buffer.AwaitReports()
 		for _, r := range m.model {
@@ -326,10 +460,16 @@ func (m *modelTest) ofHeld(one *modelRequest) string {
 		return "add an outcome"
 	}
 	if one.state == StatePending && m.random.IntN(3) > 0 {
-		if one.MarkExecuting(m.now); !one.Read {
+		if !one.Read {
 			m.buffer.BeginProposal(one.Request)
 			one.writing = true
 		}
+		if m.random.IntN(3) == 0 {
+			one.MarkShedding(m.now)
+			one.state = StateShedding
+			return "shed"
+		}
+		one.MarkExecuting(m.now)
 		one.state = StateExecuting
 		return "execute"
 	}
@@ -345,8 +485,15 @@ func (m *modelTest) ofHeld(one *modelRequest) string {
 // learn has the buffer learn that the log has the outcome of a request. It may be in the same entry as the last outcome.
 func (m *modelTest) learn(one *modelRequest) {
 	m.index = max(m.published+1, m.index+uint64(m.random.IntN(2)))
-	m.buffer.Learn(one.Command.ID, EndAnswered, m.index, true, m.now)
-	if one.Command.ID.IsZero() || m.index == one.outcome {
+	end := m.drawEnd()
+	m.buffer.Learn(one.Command.ID, end, m.index, true, m.now)
+	if one.Command.ID.IsZero() {
+		return
+	}
+	if m.removeUnanswered(one.Command.ID); end == EndNoReply {
+		m.hint(one.Command.ID, end, m.index, false)
+	}
+	if m.index == one.outcome {
 		return
 	}
 	one.outcome, one.awaits, one.listed = m.index, false, append(one.listed, m.index)
@@ -358,7 +505,7 @@ func (m *modelTest) learn(one *modelRequest) {
 // ofExecuting does something with a request that the store has, or whose reply is on its way.
 func (m *modelTest) ofExecuting(one *modelRequest) string {
 	delivering := one.state == StateDelivering
-	switch choice := m.random.IntN(5); {
+	switch choice := m.random.IntN(6); {
 	case choice == 0 && !delivering:
 		m.learn(one)
 		return "learn the outcome of an executing request"
@@ -376,6 +523,10 @@ func (m *modelTest) ofExecuting(one *modelRequest) string {
 	case choice == 3:
 		m.remove(one.Request)
 		return "end"
+	case choice == 4 && !delivering && one.outcome != 0:
+		one.MarkClientRetried()
+		one.state, one.outcome = StateRetrieving, 0
+		return "send an executing request again"
 	}
 	m.giveBack(one)
 	return "give back"
@@ -431,6 +582,13 @@ func (m *modelTest) compare(seed uint64) {
 		copies := m.model.with(fsm.RequestID{id})
 		if got := p.Get(fsm.RequestID{id}); len(copies) == 0 && got != nil || len(copies) > 0 && got != copies[0].Request {
 			m.Fatalf("seed %d: Get does not return the model's request", seed)
+		}
+		refused := time.Time{}
+		if h := m.hints[fsm.RequestID{id}]; h.end == EndNoReply {
+			refused = h.when
+		}
+		if got := p.Hints().EndedAt(fsm.RequestID{id}, EndNoReply); !got.Equal(refused) {
+			m.Fatalf("seed %d: refused without a reply at %v, want %v", seed, got, refused)
 		}
 	}
 	m.comparePages(seed)

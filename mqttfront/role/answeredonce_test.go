@@ -2,6 +2,7 @@ package role
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,8 +65,13 @@ func TestOutcomeThatWasRetrievedAndNotPublishedIsAnswered(t *testing.T) {
 	s3.machine = s.machine
 	third.barrier.Advance(time.Now())
 	o := serveWith(third, PeerRequests{byNode: map[string][]*pending.Request{"other": heldBy(t, other)}, received: time.Now()})
-	if len(o.outputs)+len(s3.proposed) == 0 {
-		t.Errorf("reported %d, not answered", len(third.reported()))
+	id := other.first().Command.ID
+	want, _, known := s3.machine.Remembered(id)
+	if !known || len(o.outputs) != 1 || o.outputs[0].Request.Command.ID != id || o.outputs[0].Result.Code != want.Code {
+		t.Errorf("the outputs are %+v, want one reply with %+v; reported %d", o.outputs, want, len(third.reported()))
+	}
+	if len(s3.proposed) != 0 {
+		t.Errorf("proposed again: %+v", s3.proposed)
 	}
 }
 
@@ -172,8 +178,11 @@ func TestRequestIsReportedOnce(t *testing.T) {
 	leading(leader).sweepOnce(t.Context())
 	l := leading(leader)
 	l.sendReport(t.Context(), l.toRelease)
-	for _, m := range s.told {
-		others[0].HandleBroadcast(m)
+	if len(s.told) != 1 || string(s.told[0]) != string(w.ID[:]) {
+		t.Fatalf("the reports are %x, want one with the id %x once", s.told, w.ID)
+	}
+	if others[0].HandleBroadcast(s.told[0]); others[0].held() != 0 {
+		t.Error("the follower still has the request")
 	}
 	arrive(others[0], del, correlationA, "__srcId", "c") // its client sends it again
 	if others[0].held() != 1 {
@@ -208,7 +217,8 @@ func TestLaggingFollowerIsAnsweredOnce(t *testing.T) {
 	}
 }
 
-// The new leader answered the request at Begin. No log entry has the delivery watermark that covers the reply yet. The sweep does not answer again.
+// The new leader answered the request at Begin. No log entry has the delivery watermark that covers the reply yet. The sweep reports the request, and does not
+// answer it again.
 func TestAnsweredRequestIsReportedBeforeTheWatermarkPasses(t *testing.T) {
 	leader, s := newNode(t)
 	arrive(leader, del, correlationA, "__srcId", "c")
@@ -220,7 +230,10 @@ func TestAnsweredRequestIsReportedBeforeTheWatermarkPasses(t *testing.T) {
 	leader.barrier.Advance(time.Now())
 	s.held = map[string][][]byte{"other": pages(other)}
 	leading(leader).sweepOnce(t.Context())
-	if len(s.proposed) != 0 {
+	if len(s.proposed) != 0 || leader.sent() != 0 {
 		t.Errorf("answered again")
+	}
+	if got := leader.reported(); !slices.Equal(got, []fsm.RequestID{w.ID}) {
+		t.Errorf("%d requests are reported", len(got))
 	}
 }

@@ -109,6 +109,7 @@ func TestRedeliveryOfUnknownAgeIsNotExecuted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, s := newNode(t, atLeader)
+			f.known.version = fsm.VersionProlong // from this version on the log has silent refusals
 			serve(f)
 			m := message(del, "0123456789abcdef", nil)
 			if test.left != 0 {
@@ -119,8 +120,21 @@ func TestRedeliveryOfUnknownAgeIsNotExecuted(t *testing.T) {
 			}
 			m.Redelivered = test.again
 			f.receiver.decodeAndAdmit(t.Context(), m, ingest.Arrival{At: time.Now()}, func() {})
-			if last := s.proposed[len(s.proposed)-1]; (last.Kind == fsm.KindDel) != test.executed {
-				t.Errorf("%+v is proposed", last)
+			want, copies := fsm.KindReject, 1
+			if test.executed {
+				want = fsm.KindDel
+			}
+			if test.pending {
+				copies = 2 // each copy is proposed: the state machine deduplicates
+			}
+			if len(s.proposed) != copies || s.proposed[copies-1].Kind != want {
+				t.Fatalf("%+v is proposed, want %d commands, the last of kind %d", s.proposed, copies, want)
+			}
+			if test.executed {
+				return
+			}
+			if rejected := s.proposed[0].Rejected; len(rejected) != 1 || rejected[0].ID != f.last().Command.ID || !rejected[0].Silent { // an earlier leader may have executed it
+				t.Errorf("%+v is rejected", rejected)
 			}
 		})
 	}
