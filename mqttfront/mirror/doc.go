@@ -10,9 +10,12 @@
 // The topics that are to be published are kept as a set without values (backlog). A value is read from the state at the moment of publishing,
 // so a slow broker gets the newest value of each key, and memory is bounded by the number of keys.
 //
+// A Mirror makes one session a connection, which publishes, and one comparer, which makes the passes of comparisons. Both ask desired what the retained
+// messages are to be, and report to progress, which Status shows.
+//
 // If the broker refuses a topic, or ends the connection, the mirrors in question are quarantined (quarantine.go): their topics are sent one at a time, after
 // those of other mirrors. So a failure shows which topic caused it.
 //
-// Locks are taken in this order: Mirror.reading, the lock of the state (Applied, View), Mirror.mu or pass.mu, backlog.mu. session.mu is taken last; no
+// Locks are taken in this order: Mirror.reading, the lock of the state (Applied, View), progress.mu or pass.mu, backlog.mu. desired.mu is taken last; no
 // other lock is taken while it is held.
 package mirror

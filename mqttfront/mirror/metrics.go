@@ -49,6 +49,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
+// countPublished counts a topic, by the result of publishing it.
+func (m *Metrics) countPublished(result string) { m.published.WithLabelValues(result).Inc() }
+
 func (m *Metrics) set(s Status) {
 	m.keys.Set(float64(s.Keys))
 	m.unshown.Set(float64(s.Unshown))

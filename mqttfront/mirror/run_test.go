@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/fsm"
 	"holdfast/hlc"
@@ -156,19 +158,21 @@ func (c *buffering) Write(b []byte) (int, error) {
 func (r *retainer) run(t *testing.T, state *fsm.Machine) *Mirror {
 	t.Helper()
 	r.retained = make(map[string]*packets.Publish)
-	m := newTestMirror()
-	m.env.View = func(f func(*fsm.Machine)) { f(state) }
-	m.env.Pause = func(ctx context.Context, d time.Duration) {
-		select {
-		case <-ctx.Done():
-		case <-time.After(d):
-		}
-	}
-	m.config.BackoffMin, m.config.BackoffMax, m.config.MaxPacket = 50*time.Millisecond, 2*time.Second, 8<<20
-	m.env.Login = &mqttconn.Login{
-		KeepAlive: 30 * time.Second, Timeout: 10 * time.Second, Window: 100,
-		Dialer: &mqttconn.Dialer{Addresses: []mqttconn.Address{{}}, Timeout: 10 * time.Second, Network: r.dial},
-	}
+	m := New(Config{Cluster: "c", BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second, MaxPacket: 8 << 20}, Environment{
+		Login: &mqttconn.Login{
+			KeepAlive: 30 * time.Second, Timeout: 10 * time.Second, Window: 100,
+			Dialer: &mqttconn.Dialer{Addresses: []mqttconn.Address{{}}, Timeout: 10 * time.Second, Network: r.dial},
+		},
+		Confirm: func(context.Context) error { return nil },
+		View:    func(f func(*fsm.Machine)) { f(state) },
+		Pause: func(ctx context.Context, d time.Duration) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(d):
+			}
+		},
+		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { m.Run(ctx) })
@@ -288,6 +292,21 @@ func checkLargeValue(t *testing.T, buffers bool) {
 		}
 		if shown := broker.retains("t/large"); shown == buffers || s.InSync == buffers {
 			t.Errorf("the large value is shown: %v; %+v", shown, s)
+		}
+	})
+}
+
+// Before any mirror is in force no topic is owned. After that, a topic is owned if it begins with a mirror's prefix.
+func TestMirrorOwnsTheTopicsBelowItsPrefix(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before := New(Config{}, Environment{})
+		if before.Owns("t/x") {
+			t.Error("a topic is owned without a mirror")
+		}
+		m := (&retainer{}).run(t, stateWith(t))
+		time.Sleep(time.Minute)
+		if !m.Owns("t/x") || m.Owns("u/t/x") {
+			t.Error("not the topics below t/ are owned")
 		}
 	})
 }

@@ -243,12 +243,12 @@ func frontEnd() []Mutant {
 }
 
 func mirrors() []Mutant {
-	const compare, backlog = "mqttfront/mirror/compare.go", "mqttfront/mirror/backlog.go"
+	const compare, backlog = "mqttfront/mirror/pass.go", "mqttfront/mirror/backlog.go"
 	return []Mutant{
 		one("mirror_keeps_deleted", "a retained message of a key that does not exist stays", "mirrors", compare,
 			"\tlike := w.value == string(message.Payload) &&", "\tlike := w.result == resultCleared || w.value == string(message.Payload) &&").shownBy("broker restart", "kill -9", "pause"),
 		one("mirror_missing", "what the broker does not have is not published when the leadership begins", "mirrors", compare,
-			"missing := p.s.backlog.resolveExpected(t, !published)", "missing := p.s.backlog.resolveExpected(t, published && !published)").shownBy("broker restart", "kill -9", "pause"),
+			"missing := p.backlog.resolveExpected(t, !published)", "missing := p.backlog.resolveExpected(t, published && !published)").shownBy("broker restart", "kill -9", "pause"),
 		one("mirror_change_lost", "a change of a key that is just being published is not published", "mirrors", backlog,
 			"\t\tif changedMeanwhile {\n\t\t\tb.push", "\t\tif changedMeanwhile && false {\n\t\t\tb.push").shownBy("slow links"),
 	}
