@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/sync/semaphore"
 
 	"holdfast/cluster/peer"
 	"holdfast/fsm"
@@ -60,35 +61,26 @@ type Environment struct {
 // Membership changes who is a member, who votes and who leads. All methods are safe for concurrent use.
 type Membership struct {
 	env        Environment
-	changeLock chan struct{} // full while the lock is held
+	changeLock *semaphore.Weighted // of size 1: a mutex whose Lock a context can end
 	transfers  failedTransfers
 }
 
 // New returns the membership as one member sees and changes it.
 func New(env Environment) *Membership {
-	return &Membership{env: env, changeLock: make(chan struct{}, 1)}
+	return &Membership{env: env, changeLock: semaphore.NewWeighted(1)}
 }
 
 // Until Unlock, this node starts no other membership change, no restore, and no increase of the log version. If the context ends first, the error
 // wraps peer.ErrNotDone.
 func (m *Membership) Lock(ctx context.Context) error {
-	select {
-	case m.changeLock <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%w: another change of the cluster is under way: %w", peer.ErrNotDone, ctx.Err())
+	if err := m.changeLock.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("%w: another change of the cluster is under way: %w", peer.ErrNotDone, err)
 	}
+	return nil
 }
 
 // TryLock is Lock without waiting, and reports whether it succeeded.
-func (m *Membership) TryLock() bool {
-	select {
-	case m.changeLock <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
+func (m *Membership) TryLock() bool { return m.changeLock.TryAcquire(1) }
 
 // Unlock releases the lock.
-func (m *Membership) Unlock() { <-m.changeLock }
+func (m *Membership) Unlock() { m.changeLock.Release(1) }

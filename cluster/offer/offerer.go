@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"holdfast/cluster/peer"
 	"holdfast/fsm"
 )
@@ -40,9 +42,9 @@ type Environment struct {
 type Offerer struct {
 	env     Environment
 	changed chan struct{} // has room for one
-	// offering and composing are mutexes whose lock takes a context: the channel is full while the lock is held. offering is locked before composing.
-	offering  chan struct{} // held by Offer and Prepare
-	composing chan struct{} // held from the merge with the settings in force until the result is applied
+	// offering and composing have size 1: mutexes whose Lock a context can end. offering is locked before composing.
+	offering  *semaphore.Weighted // held by Offer and Prepare
+	composing *semaphore.Weighted // held from the merge with the settings in force until the result is applied
 
 	mu     sync.Mutex
 	wanted Offer
@@ -51,7 +53,7 @@ type Offerer struct {
 // New returns an Offerer whose current offer is first.
 func New(first Offer, env Environment) *Offerer {
 	return &Offerer{
-		env: env, changed: make(chan struct{}, 1), offering: make(chan struct{}, 1), composing: make(chan struct{}, 1), wanted: first,
+		env: env, changed: make(chan struct{}, 1), offering: semaphore.NewWeighted(1), composing: semaphore.NewWeighted(1), wanted: first,
 	}
 }
 
@@ -66,37 +68,25 @@ func (o *Offerer) Set(offer Offer) {
 	}
 }
 
-// lock takes a lock, or returns an error if the context ends first.
-func lock(ctx context.Context, held chan struct{}) error {
-	select {
-	case held <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // Offer proposes the parts of this node's settings and policy that changed since its last offer. If the cluster has no settings yet, a leader proposes all of
 // them, and any other node returns peer.ErrNotLeader. The node stores a fingerprint of its last offer, so that a change of leader or of other settings does not
 // bring back old ones. A node without a stored fingerprint is new or has lost its disk: it does not change settings that are in force.
 func (o *Offerer) Offer(ctx context.Context) error {
-	if err := lock(ctx, o.offering); err != nil {
-		return err
+	if o.offering.Acquire(ctx, 1) != nil {
+		return context.Cause(ctx)
 	}
-	defer func() { <-o.offering }()
+	defer o.offering.Release(1)
 	return o.offer(ctx)
 }
 
 // Prepare is Offer for a leader that is about to serve. If another Offer is under way, Prepare does nothing: that call may be waiting for a leader that is gone,
 // and Run tries again.
 func (o *Offerer) Prepare(ctx context.Context) error {
-	select {
-	case o.offering <- struct{}{}:
-		defer func() { <-o.offering }()
-		return o.offer(ctx)
-	default:
+	if !o.offering.TryAcquire(1) {
 		return nil
 	}
+	defer o.offering.Release(1)
+	return o.offer(ctx)
 }
 
 func (o *Offerer) offer(ctx context.Context) error {
@@ -200,10 +190,10 @@ func (o *Offerer) propose(ctx context.Context, offer *Offer, changed parts) erro
 // execute merges the changed parts of an offer into the settings in force, and proposes the result unless it is what is in force. The error wraps
 // peer.ErrNotLeader if this node does not lead.
 func (o *Offerer) execute(ctx context.Context, offer *Offer, changed parts) error {
-	if err := lock(ctx, o.composing); err != nil {
-		return err
+	if o.composing.Acquire(ctx, 1) != nil {
+		return context.Cause(ctx)
 	}
-	defer func() { <-o.composing }()
+	defer o.composing.Release(1)
 	if !o.env.Serving() {
 		return peer.ErrNotLeader
 	}

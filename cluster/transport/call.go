@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/sync/semaphore"
 
 	"holdfast/cluster/peer"
 )
@@ -111,7 +112,7 @@ const (
 // connection is one connection with the calls that wait for answers.
 type connection struct {
 	conn    net.Conn
-	writing chan struct{} // lock for writing a frame; full while it is held. It is a channel, so that waiting for it ends with a context
+	writing *semaphore.Weighted // of size 1, held while a frame is written: a mutex whose Lock a context can end
 
 	mu           sync.Mutex
 	lastID       uint64 // number of the last call
@@ -119,6 +120,10 @@ type connection struct {
 	lastReceived time.Time // when the last bytes arrived, also those of an unfinished answer
 	silentSince  time.Time // when the silence began: the send time of the first call that was given up without an answer. Bytes that arrive later end the silence
 	endErr       error     // why the connection ended; nil while it is open
+}
+
+func newConnection(conn net.Conn) *connection {
+	return &connection{conn: conn, writing: semaphore.NewWeighted(1), waiting: make(map[uint64]chan answer), lastReceived: time.Now()}
 }
 
 type answer struct {
@@ -179,7 +184,7 @@ func (c *callClient) dialAndRead() {
 		return
 	}
 	c.retryDelay = 0
-	opened := &connection{conn: conn, writing: make(chan struct{}, 1), waiting: make(map[uint64]chan answer), lastReceived: time.Now()}
+	opened := newConnection(conn)
 	c.current = opened
 	c.mu.Unlock()
 	err = opened.read()
@@ -255,12 +260,10 @@ const minWriteTime = 100 * time.Millisecond
 // send writes a request. It returns the number of the call and the channel for its answer. The error wraps that of the context if nothing was written
 // because the context ended.
 func (c *connection) send(ctx context.Context, method peer.Method, request []byte) (uint64, <-chan answer, error) {
-	select {
-	case c.writing <- struct{}{}:
-	case <-ctx.Done():
-		return 0, nil, ctx.Err()
+	if err := c.writing.Acquire(ctx, 1); err != nil {
+		return 0, nil, err
 	}
-	defer func() { <-c.writing }()
+	defer c.writing.Release(1)
 	answers := make(chan answer, 1)
 	c.mu.Lock()
 	if c.endErr != nil {

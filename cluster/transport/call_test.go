@@ -20,32 +20,36 @@ import (
 // While the member reads nothing, a send ends at the context's deadline, but not before minWriteTime and not after writeTimeout. A call that waits
 // to write ends with its context.
 func TestSendIsBoundedByItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		here, there := net.Pipe()
-		defer here.Close()
-		defer there.Close()
-		c := &connection{conn: here, writing: make(chan struct{}, 1), waiting: make(map[uint64]chan answer)}
-		for name, wait := range map[string]struct{ timeout, want time.Duration }{
-			"shorter than a write may take": {timeout: minWriteTime / 2, want: minWriteTime},
-			"shorter than the write limit":  {timeout: writeTimeout / 2, want: writeTimeout / 2},
-			"longer than the write limit":   {timeout: 2 * writeTimeout, want: writeTimeout},
-		} {
-			began := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), wait.timeout)
-			_, _, err := c.send(ctx, peer.MethodTerm, nil)
-			cancel()
-			if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took != wait.want {
-				t.Errorf("%s: the send took %v, %v", name, took, err)
-			}
-		}
-		c.writing <- struct{}{} // another call writes
-		began := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if _, _, err := c.send(ctx, peer.MethodTerm, nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
-			t.Errorf("waited for %v, %v", time.Since(began), err)
-		}
-	})
+	for name, test := range map[string]struct {
+		timeout, want time.Duration
+		writing       bool // another call writes
+		fails         error
+	}{
+		"shorter than a write may take": {timeout: minWriteTime / 2, want: minWriteTime, fails: os.ErrDeadlineExceeded},
+		"shorter than the write limit":  {timeout: writeTimeout / 2, want: writeTimeout / 2, fails: os.ErrDeadlineExceeded},
+		"longer than the write limit":   {timeout: 2 * writeTimeout, want: writeTimeout, fails: os.ErrDeadlineExceeded},
+		"behind another write":          {timeout: time.Second, want: time.Second, writing: true, fails: context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				here, there := net.Pipe()
+				defer here.Close()
+				defer there.Close()
+				c := newConnection(here)
+				if test.writing {
+					go func() { _, _, _ = c.send(context.Background(), peer.MethodTerm, nil) }()
+					synctest.Wait()
+				}
+				began := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), test.timeout)
+				defer cancel()
+				_, _, err := c.send(ctx, peer.MethodTerm, nil)
+				if took := time.Since(began); !errors.Is(err, test.fails) || took != test.want {
+					t.Errorf("the send took %v, %v", took, err)
+				}
+			})
+		})
+	}
 }
 
 // A connection on which calls time out is closed only if nothing arrives: a large answer on a slow link is a sign of life.
