@@ -22,27 +22,29 @@ const stabilizationTime = 2 * time.Second
 // autopilotRunner runs raft-autopilot on the leader, and tells it the state of the members. Autopilot promotes non-voters that have caught up.
 // It removes no member: one that does not answer may come back.
 type autopilotRunner struct {
-	config autopilot.Config
-	self   *self
-	peers  *peer.Statuses
-	log    *slog.Logger
-	state  atomic.Pointer[autopilot.State] // autopilot's latest state in this leadership; nil before the first
+	config  autopilot.Config
+	raft    *raft.Raft
+	id      raft.ServerID            // of this member
+	servers func() []raft.Server     // all members
+	pinned  func(raft.ServerID) bool // reports whether an operator has pinned the member as a non-voter
+	status  func() peer.Status       // of this member
+	peers   *peer.Statuses
+	log     *slog.Logger
+	state   atomic.Pointer[autopilot.State] // autopilot's latest state in this leadership; nil before the first
 }
 
-func newAutopilotRunner(timing Timing, trailingEntries uint64, self *self, peers *peer.Statuses, log *slog.Logger) *autopilotRunner {
-	return &autopilotRunner{
-		config: autopilot.Config{
-			LastContactThreshold: max(peer.PollInterval, 2*timing.Heartbeat), MaxTrailingLogs: 2 * trailingEntries, ServerStabilizationTime: stabilizationTime,
-		},
-		self: self, peers: peers, log: log,
+// autopilotConfig returns the limits by which autopilot judges a member.
+func autopilotConfig(timing Timing, trailingEntries uint64) autopilot.Config {
+	return autopilot.Config{
+		LastContactThreshold: max(peer.PollInterval, 2*timing.Heartbeat), MaxTrailingLogs: 2 * trailingEntries, ServerStabilizationTime: stabilizationTime,
 	}
 }
 
 // run runs until the context ends.
 func (p *autopilotRunner) run(ctx context.Context) error {
 	defer p.state.Store(nil) // health must not show the state of a past leadership
-	runner := autopilot.New(autopilotRaft{p.self.raft, p.self.pinned}, p,
-		autopilot.WithLogger(raftlog.Logger(p.log)), autopilot.WithPromoter(&promoter{pinned: p.self.pinned}),
+	runner := autopilot.New(autopilotRaft{p.raft, p.pinned}, p,
+		autopilot.WithLogger(raftlog.Logger(p.log)), autopilot.WithPromoter(&promoter{pinned: p.pinned}),
 		autopilot.WithUpdateInterval(peer.PollInterval), autopilot.WithReconcileInterval(peer.PollInterval))
 	runner.Start(ctx)
 	<-ctx.Done()
@@ -91,7 +93,7 @@ func (p *autopilotRunner) NotifyState(state *autopilot.State) { p.state.Store(st
 // FetchServerStats implements autopilot.ApplicationIntegration.
 func (p *autopilotRunner) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
 	answered := p.peers.Poll(ctx, peer.PollInterval) // autopilot ends ctx after half of its update interval
-	answered[p.self.ID] = peer.Answer{Status: p.self.status()}
+	answered[p.id] = peer.Answer{Status: p.status()}
 	stats := make(map[raft.ServerID]*autopilot.ServerStats, len(answered))
 	for id := range answered {
 		stats[id] = &autopilot.ServerStats{
@@ -104,8 +106,8 @@ func (p *autopilotRunner) FetchServerStats(ctx context.Context, _ map[raft.Serve
 // KnownServers implements autopilot.ApplicationIntegration.
 func (p *autopilotRunner) KnownServers() map[raft.ServerID]*autopilot.Server {
 	known := make(map[raft.ServerID]*autopilot.Server)
-	for _, server := range p.self.servers() {
-		isSelf, status := server.ID == p.self.ID, autopilot.NodeFailed
+	for _, server := range p.servers() {
+		isSelf, status := server.ID == p.id, autopilot.NodeFailed
 		if _, answers := p.peers.Of(server.ID); isSelf || answers {
 			status = autopilot.NodeAlive
 		}
@@ -117,7 +119,7 @@ func (p *autopilotRunner) KnownServers() map[raft.ServerID]*autopilot.Server {
 	return known
 }
 
-// RemoveFailedServer implements autopilot.ApplicationIntegration. It is never called: newAutopilotRunner leaves CleanupDeadServers false.
+// RemoveFailedServer implements autopilot.ApplicationIntegration. It is never called: autopilotConfig leaves CleanupDeadServers false.
 func (*autopilotRunner) RemoveFailedServer(*autopilot.Server) {}
 
 // promoter never promotes a pinned non-voter.
@@ -162,18 +164,18 @@ type MemberHealth struct {
 func (p *autopilotRunner) health() Health {
 	state := p.state.Load()
 	if state == nil {
-		return Health{Leader: p.self.ID, Members: []MemberHealth{}}
+		return Health{Leader: p.id, Members: []MemberHealth{}}
 	}
 	health := Health{Healthy: state.Healthy, FailureTolerance: state.FailureTolerance, Leader: state.Leader, Members: []MemberHealth{}}
 	for id, server := range state.Servers {
 		status, _ := p.peers.Of(id)
-		if id == p.self.ID {
-			status = p.self.status()
+		if id == p.id {
+			status = p.status()
 		}
 		health.Members = append(health.Members, MemberHealth{
 			Member: peer.NodeName(id), ID: id, State: string(server.State), Healthy: server.Health.Healthy,
 			StableSince: server.Health.StableSince, LastContact: server.Stats.LastContact.String(), LastIndex: server.Stats.LastIndex,
-			Version: status.Version, BrokerConnected: status.BrokerUp, Pinned: p.self.pinned(id),
+			Version: status.Version, BrokerConnected: status.BrokerUp, Pinned: p.pinned(id),
 		})
 	}
 	slices.SortFunc(health.Members, func(a, b MemberHealth) int { return peer.CompareNames(a.Member, b.Member) })

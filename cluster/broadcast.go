@@ -16,18 +16,23 @@ import (
 // broadcaster sends messages to the observers (the front ends) of other members, and collects the requests that they hold: those that are received and not
 // known to be answered. It is safe for concurrent use.
 type broadcaster struct {
-	self     *self
-	observer Observer
-	log      *slog.Logger
+	id       raft.ServerID        // of this member
+	servers  func() []raft.Server // all members
+	client   peer.Client
+	observer interface {
+		HandleBroadcast(message []byte)
+		Held(cursor uint64, age time.Duration) (page []byte, next uint64)
+	}
+	log *slog.Logger
 }
 
 // broadcast sends a message to the observers of all other members, once. It returns when each member has answered or cannot be reached, or when the
 // context ends.
 func (b *broadcaster) broadcast(ctx context.Context, message []byte) {
 	var calling sync.WaitGroup
-	for _, server := range b.self.others() {
+	for _, server := range peer.Others(b.servers(), b.id) {
 		calling.Go(func() {
-			if _, err := b.self.client.Call(ctx, server, peer.MethodBroadcast, message); err != nil {
+			if _, err := b.client.Call(ctx, server, peer.MethodBroadcast, message); err != nil {
 				b.log.Debug("a broadcast to a member failed", "id", server.ID, "error", err)
 			}
 		})
@@ -43,8 +48,8 @@ const collectGrace = 50 * time.Millisecond
 func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte, last bool)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	servers := b.self.servers()
-	others := peer.Others(servers, b.self.ID)
+	servers := b.servers()
+	others := peer.Others(servers, b.id)
 	complete := make(chan bool, len(others))
 	var collecting sync.WaitGroup
 	for _, server := range others {
@@ -78,7 +83,7 @@ func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age t
 	for cursor := uint64(0); ; {
 		millis := uint64((age + time.Millisecond - 1).Milliseconds()) // rounded up, because age 0 asks for all held requests
 		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), millis)
-		body, err := b.self.client.Call(ctx, server, peer.MethodHeldRequests, request)
+		body, err := b.client.Call(ctx, server, peer.MethodHeldRequests, request)
 		if err == nil && len(body) < 8 {
 			err = fmt.Errorf("the page of held requests has %d bytes, fewer than its cursor", len(body))
 		}

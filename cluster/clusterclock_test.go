@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"context"
+	"encoding/json"
 	"strconv"
 	"testing"
 	"time"
@@ -65,19 +67,63 @@ func TestClusterClockFollowsTheMedian(t *testing.T) {
 	}
 }
 
-// For a member that no longer answers, its last known clock counts, until the member is removed.
+// For a member that no longer answers, its last known clock counts, so that one wrong clock does not decide. A member that was removed does not count.
 func TestClusterClockRemembersMembers(t *testing.T) {
 	const hour = 3_600_000
-	servers := []raft.Server{{ID: "self"}, {ID: "a"}, {ID: "b"}}
-	c := clockOf(0)
-	c.update(map[raft.ServerID]peer.Answer{"a": {ClockBase: 10}, "b": {ClockBase: 20}}, servers, "self")
-	c.update(map[raft.ServerID]peer.Answer{"b": {ClockBase: hour}}, servers, "self")
-	if got := c.now(); got != 10 {
-		t.Errorf("%d: one wrong clock decides", got)
+	servers := serversOf("self", "a", "b")
+	for name, wrong := range map[string]int64{"ahead": hour, "behind": -hour} {
+		t.Run("one clock is "+name, func(t *testing.T) {
+			c := clockOf(15)
+			c.update(map[raft.ServerID]peer.Answer{"a": {ClockBase: 10}, "b": {ClockBase: 20}}, servers, "self")
+			c.update(map[raft.ServerID]peer.Answer{"b": {ClockBase: wrong}}, servers, "self")
+			if got := c.now(); got != 10 && got != 15 {
+				t.Errorf("the cluster clock is %d", got)
+			}
+		})
 	}
-	c.update(map[raft.ServerID]peer.Answer{"b": {ClockBase: 30}}, []raft.Server{{ID: "self"}, {ID: "b"}}, "self")
-	if len(c.bases) != 1 {
-		t.Errorf("%d clocks are known of one other member", len(c.bases))
+	t.Run("a member is removed", func(t *testing.T) {
+		c := clockOf(0)
+		c.update(map[raft.ServerID]peer.Answer{"a": {ClockBase: hour}, "b": {ClockBase: 20}}, servers, "self")
+		c.update(map[raft.ServerID]peer.Answer{"b": {ClockBase: 30}}, serversOf("self", "b"), "self")
+		c.update(map[raft.ServerID]peer.Answer{"b": {ClockBase: 30}}, servers, "self") // the id is added again, and does not answer
+		if got := c.now(); got != 0 {
+			t.Errorf("the cluster clock is %d", got)
+		}
+	})
+}
+
+// With two clocks, the cluster clock in the log counts as a third one. So the result is never the wrong one of the two.
+func TestLogDecidesBetweenTwoClocks(t *testing.T) {
+	const right, carried = 100_000, 99_000
+	for name, wrong := range map[string]int64{"one is behind": 20_000, "one is ahead": 180_000} {
+		t.Run(name, func(t *testing.T) {
+			for _, bases := range [][]int64{{right, wrong}, {wrong, right}} {
+				if got := lowerMedian(withLogBase(bases, carried)); got != right && got != carried {
+					t.Errorf("of %v and the log's %d: %d", bases, carried, got)
+				}
+			}
+		})
+	}
+	if got := lowerMedian(withLogBase([]int64{1, 2, 3}, 3)); got != 2 {
+		t.Errorf("of three clocks: %d", got)
+	}
+}
+
+// † A leader's wall clock that is set while it polls the others does not move the cluster clock.
+func TestClockThatIsSetDuringAPoll(t *testing.T) {
+	const hour = 3_600_000
+	wall := int64(100_000)
+	own := Clock{Wall: func() int64 { return wall }, Monotonic: func() time.Duration { return time.Second }}
+	servers := serversOf("self", "a", "b")
+	client := peerFunc(func(_ context.Context, member raft.Server, _ peer.Method, _ []byte) ([]byte, error) {
+		return json.Marshal(peer.Status{ID: member.ID, Wall: 100_000})
+	})
+	c := newClusterClock(own)
+	answered := peer.NewStatuses("self", client, func() []raft.Server { return servers }, own.Monotonic).Poll(t.Context(), time.Minute)
+	wall += hour
+	c.update(answered, servers, "self")
+	if got := c.now(); len(answered) != 2 || got != 100_000 {
+		t.Errorf("the cluster clock is %d", got)
 	}
 }
 
@@ -86,7 +132,7 @@ func TestClusterClockCountsOnlyVoters(t *testing.T) {
 	servers := []raft.Server{{ID: "self", Suffrage: raft.Nonvoter}, {ID: "a", Suffrage: raft.Voter}, {ID: "b", Suffrage: raft.Voter}}
 	c := clockOf(0)
 	c.update(map[raft.ServerID]peer.Answer{"a": {ClockBase: 10}}, servers, "self")
-	if c.hasBase {
+	if c.now() != 0 {
 		t.Error("one of two voters set the clock")
 	}
 }

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -12,7 +11,10 @@ import (
 
 // confirmer asks the other voters whether they know a newer term than the one in which this node leads. It is safe for concurrent use.
 type confirmer struct {
-	self    *self
+	id      raft.ServerID        // of this member
+	term    func() uint64        // of this member's raft
+	servers func() []raft.Server // all members
+	client  peer.Client
 	timeout time.Duration
 	start   func(func()) bool // starts a goroutine that the node waits for; false while the node closes
 }
@@ -21,21 +23,17 @@ type confirmer struct {
 // sent after the call began. Then no leader of a later term was elected before the call: it would have needed the votes of a majority, a vote raises the
 // voter's term first, and two majorities share a voter.
 func (c *confirmer) confirm(ctx context.Context, term uint64) error {
-	future := c.self.raft.GetConfiguration()
-	if err := future.Error(); err != nil {
-		return fmt.Errorf("%w: %w", peer.ErrUnconfirmed, err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	var others []raft.Server
 	voters, agreed := 0, 0
-	for _, server := range future.Configuration().Servers {
+	for _, server := range c.servers() {
 		if server.Suffrage != raft.Voter {
 			continue
 		}
 		voters++
-		if server.ID == c.self.ID {
-			if c.self.raft.CurrentTerm() == term {
+		if server.ID == c.id {
+			if c.term() == term {
 				agreed++
 			}
 			continue
@@ -48,7 +46,7 @@ func (c *confirmer) confirm(ctx context.Context, term uint64) error {
 	answers := make(chan bool, len(others))
 	for _, server := range others {
 		started := c.start(func() { // it ends with the context at the latest; the node waits for it when it closes
-			newest, err := peer.AskTerm(ctx, c.self.client, server)
+			newest, err := peer.AskTerm(ctx, c.client, server)
 			answers <- err == nil && newest <= term
 		})
 		if !started {

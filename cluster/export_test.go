@@ -2,11 +2,8 @@ package cluster
 
 import (
 	"context"
-	"time"
 
 	"github.com/hashicorp/raft"
-
-	"holdfast/cluster/peer"
 )
 
 // What tests see of a Node beyond its methods.
@@ -20,13 +17,4 @@ func (n *Node) transferForTest(ctx context.Context, to string) error {
 	return n.members.TransferIfLeading(ctx, to)
 }
 
-func (n *Node) confirmForTest(ctx context.Context, term uint64) error {
-	return n.commands.confirmTerm(ctx, term)
-}
-
 func (n *Node) serversForTest() []raft.Server { return n.self.servers() }
-
-// pollForTest asks all members for their status.
-func (n *Node) pollForTest(ctx context.Context) map[raft.ServerID]peer.Answer {
-	return n.memberWatch.peers.Poll(ctx, time.Second)
-}

@@ -14,6 +14,7 @@ import (
 	"holdfast/cluster/propose"
 	"holdfast/cluster/raftlog"
 	"holdfast/cluster/readindex"
+	"holdfast/cluster/replica"
 	"holdfast/fsm"
 )
 
@@ -22,7 +23,9 @@ type leaderLoop struct {
 	env       Environment
 	observer  Observer
 	proposals propose.Config
-	self      *self
+	raft      *raft.Raft
+	state     *replica.Replica
+	diskLow   func() bool // this member's disk is nearly full
 	commands  *commandRouter
 	log       *raftlog.CheckedLog
 	peers     *peer.Statuses
@@ -37,8 +40,8 @@ type leaderLoop struct {
 // startMonotonic is read shortly after the LeaderStart was applied. So cluster time may lag a little, and never runs ahead.
 func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, startClusterTime int64) *leadership {
 	reads := readindex.Environment{
-		CommitIndex: l.self.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
-		State: l.self.replica.StatusAndChange, View: l.self.replica.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
+		CommitIndex: l.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
+		State: l.state.StatusAndChange, View: l.state.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
 		ObserveReadIndex: l.env.Metrics.observeReadIndex,
 	}
 	scans := reads
@@ -46,8 +49,8 @@ func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, st
 	return &leadership{
 		term: term,
 		proposer: propose.New(l.proposals, propose.Environment{
-			Submit: l.submit, Status: l.self.replica.Status, Failed: l.commands.failed, Monotonic: l.env.Clock.Monotonic, ClusterClock: l.clock.now,
-			StorageLow: func() bool { return l.self.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.env.Metrics.observeEntry, Log: l.env.Log,
+			Submit: l.submit, Status: l.state.Status, Failed: l.commands.failed, Monotonic: l.env.Clock.Monotonic, ClusterClock: l.clock.now,
+			StorageLow: func() bool { return l.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.env.Metrics.observeEntry, Log: l.env.Log,
 		}, propose.Leadership{Term: term, StartMonotonic: startMonotonic, StartClusterTime: startClusterTime}),
 		reader: readindex.New(reads), scanner: readindex.New(scans),
 	}
@@ -55,7 +58,7 @@ func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, st
 
 // submit proposes an entry to raft. The future completes when the state machine has applied the entry, or with an error.
 func (l *leaderLoop) submit(data []byte) raft.ApplyFuture {
-	return l.self.raft.ApplyLog(raft.Log{Data: data}, 0) // 0 is no timeout: raft's covers only the wait to enqueue
+	return l.raft.ApplyLog(raft.Log{Data: data}, 0) // 0 is no timeout: raft's covers only the wait to enqueue
 }
 
 // run begins a leadership whenever this node is the raft leader. LeaderCh only wakes it up; State decides. The ticker retries
@@ -66,7 +69,7 @@ func (l *leaderLoop) run(ctx context.Context) {
 	defer ticker.Stop()
 	lastReason := "" // reason of the last failure, which is logged once: during a leadership transfer each attempt to begin fails for the same reason
 	for {
-		if l.self.raft.State() != raft.Leader {
+		if l.raft.State() != raft.Leader {
 			lastReason = ""
 		} else if began, err := l.lead(ctx); err != nil && ctx.Err() == nil && (began || err.Error() != lastReason) {
 			lastReason = err.Error()
@@ -79,7 +82,7 @@ func (l *leaderLoop) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.self.raft.LeaderCh():
+		case <-l.raft.LeaderCh():
 		case <-ticker.C:
 		}
 	}
@@ -91,8 +94,8 @@ var errLeadershipLost = errors.New("this node is no longer the raft leader of th
 // lead runs one leadership from its LeaderStart to its end. began says that its LeaderStart was applied, and was the newest one in the state after that.
 func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	nonce := l.env.Random()
-	startEntry := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.self.replica.Status().Version)}}}
-	future := l.self.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &startEntry)}, 0)
+	startEntry := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.state.Status().Version)}}}
+	future := l.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &startEntry)}, 0)
 	if err := future.Error(); err != nil {
 		return false, fmt.Errorf("propose LeaderStart: %w", err)
 	}
@@ -100,7 +103,7 @@ func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	if !ok {
 		return false, fmt.Errorf("apply LeaderStart: %v", future.Response())
 	}
-	status := l.self.replica.Status()
+	status := l.state.Status()
 	if status.LeaderNonce != nonce {
 		return false, errLeadershipLost
 	}
@@ -153,7 +156,7 @@ func (l *leaderLoop) watchTerm(ctx context.Context, term uint64) error {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for {
-		if l.self.raft.State() != raft.Leader || l.self.raft.CurrentTerm() != term {
+		if l.raft.State() != raft.Leader || l.raft.CurrentTerm() != term {
 			return errLeadershipLost
 		}
 		select {

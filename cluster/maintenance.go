@@ -21,11 +21,15 @@ const (
 
 // maintenance does the periodic work of the leader: see run.
 type maintenance struct {
-	self     *self
-	commands *commandRouter
-	peers    *peer.Statuses
-	members  *membership.Membership
-	log      *slog.Logger
+	servers       func() []raft.Server                                               // all members
+	term          func() uint64                                                      // raft's current term
+	version       func() uint32                                                      // of the log that is in force
+	brokerDownFor func() time.Duration                                               // Observer.BrokerDownFor
+	serving       func() bool                                                        // this node leads and accepts commands
+	execute       func(ctx context.Context, command fsm.Command) (fsm.Result, error) // proposes a command, and waits for its result
+	peers         *peer.Statuses
+	members       *membership.Membership
+	log           *slog.Logger
 }
 
 // run does the leader's periodic work until the context ends. If a broker connection of this member is down or silent for brokerDownLimit, it transfers
@@ -40,7 +44,7 @@ func (m *maintenance) run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		if m.self.brokerDownFor() >= brokerDownLimit {
+		if m.brokerDownFor() >= brokerDownLimit {
 			m.transferToVoterWithBroker(ctx)
 		}
 		m.raiseVersion(ctx)
@@ -50,12 +54,12 @@ func (m *maintenance) run(ctx context.Context) error {
 
 // raiseVersion puts the newest log version that every member can apply into force. It does nothing while a membership change or a restore is in progress.
 func (m *maintenance) raiseVersion(ctx context.Context) {
-	if !m.commands.serving() || m.peers.AgreedVersion(fsm.Version, m.self.version()) <= m.self.version() || !m.members.TryLock() {
+	if !m.serving() || m.peers.AgreedVersion(fsm.Version, m.version()) <= m.version() || !m.members.TryLock() {
 		return
 	}
 	defer m.members.Unlock()
-	if agreed := m.peers.AgreedVersion(fsm.Version, m.self.version()); agreed > m.self.version() {
-		if _, err := m.commands.execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
+	if agreed := m.peers.AgreedVersion(fsm.Version, m.version()); agreed > m.version() {
+		if _, err := m.execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
 			m.log.Info("a newer version of the log is in force: every member knows it", "log_version", agreed)
 		} else {
 			m.log.Debug("a newer version of the log is not in force yet; it is tried again", "log_version", agreed, "error", err)
@@ -66,7 +70,7 @@ func (m *maintenance) raiseVersion(ctx context.Context) {
 // transferToVoterWithBroker transfers leadership to a voter whose broker connections are up. If there is none, this member keeps the leadership.
 func (m *maintenance) transferToVoterWithBroker(ctx context.Context) {
 	answers := m.peers.Poll(ctx, maintenanceInterval)
-	target, found := voterWithBroker(m.self.servers(), answers, func(id raft.ServerID) bool { return m.members.TransferBlocked(m.self.raft.CurrentTerm(), id) })
+	target, found := voterWithBroker(m.servers(), answers, func(id raft.ServerID) bool { return m.members.TransferBlocked(m.term(), id) })
 	if !found {
 		return
 	}

@@ -1,14 +1,11 @@
 package cluster
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -198,116 +195,23 @@ func TestLeadershipTransferKeepsTheState(t *testing.T) {
 	}
 }
 
-// † A leadership is confirmed only by new answers of a majority of the voters, none of which knows a later term. Without that a leader answers no reads.
-func TestConfirmNeedsAMajorityInThisTerm(t *testing.T) {
-	peers := &switchPeers{}
-	members := startCluster(t, 3, func(_ *Config, w *Environment) {
-		peers.set(w.Client)
-		w.Client = peers
-	})
-	n := leader(t, members...)
-	term := n.raftForTest().CurrentTerm()
-	if err := n.confirmForTest(t.Context(), term); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.confirmForTest(t.Context(), term-1); !errors.Is(err, peer.ErrUnconfirmed) {
-		t.Errorf("of a term that is over: %v", err)
-	}
-	peers.set(answers{term: term + 1})
-	if err := n.confirmForTest(t.Context(), term); !errors.Is(err, peer.ErrUnconfirmed) {
-		t.Errorf("when the others know a later term: %v", err)
-	}
-	peers.set(answers{err: peer.ErrUnreachable})
-	if err := n.confirmForTest(t.Context(), term); !errors.Is(err, peer.ErrUnconfirmed) {
-		t.Errorf("when nobody answers: %v", err)
-	}
-}
-
-// switchPeers are peers that a test exchanges while the members run.
-type switchPeers struct {
-	mu    sync.Mutex
-	peers peer.Client
-}
-
-func (s *switchPeers) set(peers peer.Client) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.peers = peers
-}
-
-func (s *switchPeers) Call(ctx context.Context, member raft.Server, method peer.Method, request []byte) ([]byte, error) {
-	s.mu.Lock()
-	peers := s.peers
-	s.mu.Unlock()
-	return peers.Call(ctx, member, method, request)
-}
-
-// answers is a peer.Client that answers every call with one term, or with an error.
-type answers struct {
-	term uint64
-	err  error
-}
-
-func (a answers) Call(context.Context, raft.Server, peer.Method, []byte) ([]byte, error) {
-	return peer.EncodeTerm(a.term, 0), a.err
-}
-
-// † The leader's own wrong clock does not move the cluster clock.
+// † The leader's own wrong clock does not move the cluster clock, and the node says that it is wrong.
 func TestClusterClockIsTheMedian(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	for _, wrong := range []int64{120_000, -120_000} {
-		t.Run(fmt.Sprintf("wrong %v", wrong), func(t *testing.T) {
+	for name, wrong := range map[string]int64{"ahead": 120_000, "behind": -120_000} {
+		t.Run(name, func(t *testing.T) {
 			n.wall.mu.Lock()
 			n.wall.offset = wrong
 			n.wall.mu.Unlock()
-			n.memberWatch.recordAnswers(n.pollForTest(t.Context()))
-			if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
+			waitFor(t, "a poll has seen the wrong clock", func() bool {
+				off, err := n.ClockOffset()
+				return err != nil && (off > 0) == (wrong > 0)
+			})
+			if off := n.ClusterClock() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 				t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
 			}
 		})
-	}
-}
-
-// A member that does not answer counts with its last known clock, so one wrong clock of the two that answer moves nothing.
-func TestUnansweredMemberKeepsItsLastClock(t *testing.T) {
-	members := startCluster(t, 3)
-	n := leader(t, members...)
-	n.memberWatch.recordAnswers(n.pollForTest(t.Context()))
-	for _, wrong := range []int64{120_000, -120_000} {
-		t.Run(fmt.Sprintf("wrong %v", wrong), func(t *testing.T) {
-			answered := n.pollForTest(t.Context())
-			if len(answered) != 2 {
-				t.Fatalf("%d members answered", len(answered))
-			}
-			n.memberWatch.recordAnswers(maps.Clone(answered)) // a clone, because recordAnswers keeps the map
-			ids := slices.Sorted(maps.Keys(answered))
-			delete(answered, ids[0])
-			off := answered[ids[1]]
-			off.ClockBase += wrong
-			answered[ids[1]] = off
-			n.memberWatch.recordAnswers(answered)
-			if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
-				t.Errorf("one clock is off by %d ms, the cluster's by %d ms", wrong, off)
-			}
-		})
-	}
-}
-
-// With two clocks, the cluster clock in the log counts as a third one. So the result is never the wrong one of the two.
-func TestLogDecidesBetweenTwoClocks(t *testing.T) {
-	const right, carried = 100_000, 99_000
-	for _, wrong := range []int64{20_000, 180_000} {
-		t.Run(fmt.Sprintf("wrong %v", wrong), func(t *testing.T) {
-			for _, bases := range [][]int64{{right, wrong}, {wrong, right}} {
-				if got := lowerMedian(withLogBase(bases, carried)); got != right && got != carried {
-					t.Errorf("of %v and the log's %d: %d", bases, carried, got)
-				}
-			}
-		})
-	}
-	if got := lowerMedian(withLogBase([]int64{1, 2, 3}, 3)); got != 2 {
-		t.Errorf("of three clocks: %d", got)
 	}
 }
 

@@ -35,7 +35,7 @@ func (n *Node) start(config Config, observer Observer) error {
 		wall: n.env.Clock.Wall, freeSpace: n.env.FreeSpace, brokerDownFor: observer.BrokerDownFor,
 	}
 	start := n.lifecycle.start
-	confirmer := &confirmer{self: n.self, timeout: config.Timing.Election, start: start}
+	confirmer := &confirmer{id: config.ID, term: n.self.term, servers: n.self.servers, client: n.env.Client, timeout: config.Timing.Election, start: start}
 	n.commands = &commandRouter{observer: observer, confirmTerm: confirmer.confirm}
 	ctx, stop := context.WithCancel(context.Background())
 	n.lifecycle.stop = stop
@@ -47,8 +47,8 @@ func (n *Node) start(config Config, observer Observer) error {
 
 	peers := peer.NewStatuses(config.ID, n.env.Client, n.self.servers, n.env.Clock.Monotonic)
 	n.memberWatch = &memberWatch{
-		self: n.self, maxClockOffset: config.MaxClockOffset, election: config.Timing.Election, exit: n.env.Exit,
-		leaderChanged: n.env.Metrics.leaderChanges.Inc, log: n.env.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: start,
+		self: n.self.Server, servers: n.self.servers, leader: n.self.leader, applied: n.self.applied, client: n.env.Client,
+		maxClockOffset: config.MaxClockOffset, election: config.Timing.Election, exit: n.env.Exit, leaderChanged: n.env.Metrics.leaderChanges.Inc, log: n.env.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: start,
 	}
 	n.offerer = offer.New(config.Offer, offer.Environment{
 		Offered: n.env.Stores.Offered, Settings: n.self.settings, Version: n.self.version, Serving: n.commands.serving,
@@ -59,16 +59,23 @@ func (n *Node) start(config Config, observer Observer) error {
 		Servers: n.self.servers, OwnStatus: n.self.status, Serving: n.commands.serving, Confirm: n.commands.confirm,
 		CallLeader: n.self.callLeader, Execute: n.commands.execute, Version: n.self.version, Pinned: n.self.pinned, Go: start, Log: n.env.Log,
 	})
-	n.autopilot = newAutopilotRunner(config.Timing, config.TrailingEntries, n.self, peers, n.env.Log)
-	n.broadcaster = &broadcaster{self: n.self, observer: observer, log: n.env.Log}
-	n.verifier = &verifier{self: n.self, execute: n.commands.executeAt}
-	n.snapshots = &Snapshots{
-		self: n.self, minBytes: config.SnapshotBytes, newestBytes: snapshots.NewestBytes, metrics: n.env.Metrics, log: n.env.Log,
-		members: n.members, execute: n.commands.execute, random: n.env.Random,
+	n.autopilot = &autopilotRunner{
+		config: autopilotConfig(config.Timing, config.TrailingEntries), raft: n.self.raft, id: config.ID, servers: n.self.servers, pinned: n.self.pinned,
+		status: n.self.status, peers: peers, log: n.env.Log,
 	}
-	maintenance := &maintenance{self: n.self, commands: n.commands, peers: peers, members: n.members, log: n.env.Log}
+	n.broadcaster = &broadcaster{id: config.ID, servers: n.self.servers, client: n.env.Client, observer: observer, log: n.env.Log}
+	n.verifier = &verifier{id: config.ID, servers: n.self.servers, client: n.env.Client, state: n.replica, execute: n.commands.executeAt}
+	n.snapshots = &Snapshots{
+		state: n.replica, take: func() error { return n.self.raft.Snapshot().Error() }, minBytes: config.SnapshotBytes, newestBytes: snapshots.NewestBytes,
+		metrics: n.env.Metrics, log: n.env.Log, members: n.members, execute: n.commands.execute, random: n.env.Random,
+	}
+	maintenance := &maintenance{
+		servers: n.self.servers, term: n.self.term, version: n.self.version, brokerDownFor: n.self.brokerDownFor, serving: n.commands.serving,
+		execute: n.commands.execute, peers: peers, members: n.members, log: n.env.Log,
+	}
 	leading := &leaderLoop{
-		env: n.env, observer: observer, proposals: config.Proposals, self: n.self, commands: n.commands, log: raftLog, peers: peers, clock: n.clock,
+		env: n.env, observer: observer, proposals: config.Proposals, raft: n.self.raft, state: n.replica, diskLow: n.self.diskLow,
+		commands: n.commands, log: raftLog, peers: peers, clock: n.clock,
 		prepare: []func(context.Context) error{n.memberWatch.waitForClockQuorum, n.offerer.Prepare},
 		duties:  []func(context.Context) error{maintenance.run, n.autopilot.run},
 	}

@@ -418,20 +418,6 @@ func TestOneRestoreAtATime(t *testing.T) {
 	}
 }
 
-// † A leader's wall clock that is set while it polls the others does not move the cluster clock.
-func TestClockThatIsSetDuringAPoll(t *testing.T) {
-	members := startCluster(t, 3)
-	n := leader(t, members...)
-	answered := n.pollForTest(t.Context())
-	n.wall.mu.Lock()
-	n.wall.offset = 3_600_000
-	n.wall.mu.Unlock()
-	n.memberWatch.recordAnswers(answered)
-	if ahead := n.clock.now() - time.Now().UnixMilli(); ahead > 5_000 {
-		t.Errorf("the cluster's clock is %d ms ahead", ahead)
-	}
-}
-
 // A failed transfer of leadership to a member that cannot be reached is not tried again in the same term before the member keeps up. Raft
 // could take it to be in progress for good, and the node would refuse every proposal when it leads again.
 func TestFailedTransferWaitsUntilTheMemberCatchesUp(t *testing.T) {

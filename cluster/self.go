@@ -33,8 +33,8 @@ func (s *self) servers() []raft.Server {
 	return future.Configuration().Servers
 }
 
-// others returns all members but this one.
-func (s *self) others() []raft.Server { return peer.Others(s.servers(), s.ID) }
+// term returns raft's current term.
+func (s *self) term() uint64 { return s.raft.CurrentTerm() }
 
 // alone reports whether this node is the only member.
 func (s *self) alone() bool {

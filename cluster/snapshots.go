@@ -11,13 +11,14 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"holdfast/cluster/membership"
+	"holdfast/cluster/replica"
 	"holdfast/fsm"
 )
 
 // Snapshots takes, saves and restores snapshots of the state. It is safe for concurrent use.
 type Snapshots struct {
-	self        *self
+	state       *replica.Replica
+	take        func() error // has raft take a snapshot and compact the log; returns when both are done
 	minBytes    int64        // the least bytes of log entries that are applied before a snapshot is taken
 	newestBytes func() int64 // the size of the newest snapshot
 	metrics     *Metrics
@@ -26,7 +27,10 @@ type Snapshots struct {
 	restoring sync.Mutex // held by Restore, so that only one snapshot at a time is in memory
 
 	// Only Restore uses the fields below. It holds the lock of members, so that no member is added or removed meanwhile.
-	members *membership.Membership
+	members interface {
+		Lock(ctx context.Context) error
+		Unlock()
+	}
 	execute func(ctx context.Context, command fsm.Command) (fsm.Result, error)
 	random  func() uint64
 }
@@ -52,7 +56,7 @@ func (s *Snapshots) watchLogSize(ctx context.Context) {
 
 // isDue reports whether enough log was applied since the last snapshot.
 func (s *Snapshots) isDue() bool {
-	return s.self.replica.BytesSinceSnapshot() >= logBeforeSnapshot(s.minBytes, s.newestBytes())
+	return s.state.BytesSinceSnapshot() >= logBeforeSnapshot(s.minBytes, s.newestBytes())
 }
 
 // maxLogFactor bounds logBeforeSnapshot, in multiples of Config.SnapshotBytes: a node that starts applies the whole log after its snapshot.
@@ -67,7 +71,7 @@ func logBeforeSnapshot(minBytes, newestBytes int64) int64 {
 // Create writes a snapshot into the snapshot store and compacts the log up to it, but keeps the newest Config.TrailingEntries entries. It waits for both.
 func (s *Snapshots) Create() error {
 	start := time.Now()
-	err := s.self.raft.Snapshot().Error()
+	err := s.take()
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
 		return nil // nothing was applied since the start
 	}
@@ -80,7 +84,7 @@ func (s *Snapshots) Create() error {
 
 // Save writes a consistent, checksummed snapshot of this member's state. It returns the index of the last log entry that the snapshot covers.
 func (s *Snapshots) Save(w io.Writer) (uint64, error) {
-	snapshot := s.self.replica.Capture()
+	snapshot := s.state.Capture()
 	defer snapshot.Release()
 	return snapshot.Index(), snapshot.Write(w)
 }

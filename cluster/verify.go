@@ -8,7 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"holdfast/cluster/peer"
+	"holdfast/cluster/replica"
 	"holdfast/fsm"
 )
 
@@ -30,7 +33,10 @@ type Verification struct {
 
 // verifier compares the states of the replicas. It is safe for concurrent use.
 type verifier struct {
-	self *self
+	id      raft.ServerID        // of this member
+	servers func() []raft.Server // all members
+	client  peer.Client
+	state   *replica.Replica
 	// execute proposes a command, and waits for its result and the index of its entry.
 	execute func(ctx context.Context, command fsm.Command) (fsm.Result, uint64, error)
 }
@@ -45,14 +51,14 @@ func (v *verifier) verify(ctx context.Context) (Verification, error) {
 	verification := Verification{Index: index, Agree: true, Complete: true}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for _, server := range v.self.servers() {
+	for _, server := range v.servers() {
 		asking.Go(func() {
 			var body []byte
 			var err error
-			if server.ID == v.self.ID {
+			if server.ID == v.id {
 				body, err = v.handleHash(ctx, request)
 			} else {
-				body, err = v.self.client.Call(ctx, server, peer.MethodHash, request)
+				body, err = v.client.Call(ctx, server, peer.MethodHash, request)
 			}
 			state := StateHash{Member: peer.NodeName(server.ID), Hash: string(body)}
 			if err != nil {
@@ -89,7 +95,7 @@ func (v *verifier) handleHash(ctx context.Context, request []byte) ([]byte, erro
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		status, changed := v.self.replica.StatusAndChange()
+		status, changed := v.state.StatusAndChange()
 		if status.Index >= index {
 			break
 		}
@@ -99,7 +105,7 @@ func (v *verifier) handleHash(ctx context.Context, request []byte) ([]byte, erro
 			return nil, fmt.Errorf("the state is at %d, not yet at %d", status.Index, index)
 		}
 	}
-	hash, known := v.self.replica.Hash(index)
+	hash, known := v.state.Hash(index)
 	if !known {
 		return nil, fmt.Errorf("the hash at %d is no longer, or not, known", index)
 	}

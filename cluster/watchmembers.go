@@ -26,7 +26,11 @@ type lastSeen struct {
 // memberWatch polls the other members. It updates the cluster clock, logs changes, reports this node's new address, and ends the process if this node was
 // removed. run belongs to one goroutine; the other methods are safe for concurrent use.
 type memberWatch struct {
-	self           *self
+	self           raft.Server          // id and address of this member
+	servers        func() []raft.Server // all members
+	leader         func() raft.ServerID // that this node hears of; empty for none
+	applied        func() uint64        // index of the last entry in the state
+	client         peer.Client
 	maxClockOffset time.Duration // how far the wall clock may be off the cluster clock without a warning
 	election       time.Duration // election timeout
 	exit           func(error)   // ends the process
@@ -50,7 +54,7 @@ func (w *memberWatch) run(ctx context.Context) {
 		w.poll(ctx)
 		w.logClock(&last)
 		w.logMembers(&last)
-		w.peers.CompareWithLeader(w.self.leader(), w.self.applied())
+		w.peers.CompareWithLeader(w.leader(), w.applied())
 		if w.behind() {
 			timer.Reset(catchUpInterval)
 		} else {
@@ -73,7 +77,7 @@ func (w *memberWatch) run(ctx context.Context) {
 func (w *memberWatch) poll(ctx context.Context) {
 	answered := w.peers.Poll(ctx, peer.PollInterval)
 	earlier, first := w.recordAnswers(answered)
-	for _, server := range w.self.others() {
+	for _, server := range peer.Others(w.servers(), w.self.ID) {
 		_, now := answered[server.ID]
 		_, before := earlier[server.ID]
 		switch {
@@ -93,7 +97,7 @@ func (w *memberWatch) behind() bool { return w.peers.IsBehind() && !w.serving() 
 // recordAnswers stores the answers to this poll and returns the answers to the previous one. first says that there was no previous poll.
 func (w *memberWatch) recordAnswers(answered map[raft.ServerID]peer.Answer) (before map[raft.ServerID]peer.Answer, first bool) {
 	before, first = w.peers.Keep(answered)
-	w.clock.update(answered, w.self.servers(), w.self.ID)
+	w.clock.update(answered, w.servers(), w.self.ID)
 	return before, first
 }
 
@@ -103,7 +107,7 @@ func (w *memberWatch) waitForClockQuorum(ctx context.Context) error {
 	const retry = 50 * time.Millisecond
 	for w.clock.now() == 0 {
 		// The answers are not given to peers.Keep: run compares only those of its own polls.
-		if w.clock.update(w.peers.Poll(ctx, w.election), w.self.servers(), w.self.ID); w.clock.now() != 0 {
+		if w.clock.update(w.peers.Poll(ctx, w.election), w.servers(), w.self.ID); w.clock.now() != 0 {
 			break
 		}
 		select {
@@ -138,11 +142,11 @@ func (w *memberWatch) logClock(last *lastSeen) {
 
 // logMembers logs the members when they have changed, and calls leaderChanged when another one leads.
 func (w *memberWatch) logMembers(last *lastSeen) {
-	if leader := w.self.leader(); leader != "" && leader != last.leader {
+	if leader := w.leader(); leader != "" && leader != last.leader {
 		last.leader = leader
 		w.leaderChanged()
 	}
-	servers := w.self.servers()
+	servers := w.servers()
 	if slices.Equal(servers, last.servers) {
 		return
 	}
@@ -153,7 +157,7 @@ func (w *memberWatch) logMembers(last *lastSeen) {
 // announceAddress asks the leader, through any member that answers, to change this member's address if the members know another one. A leader changes its own:
 // see Membership.UpdateOwnAddress.
 func (w *memberWatch) announceAddress(ctx context.Context) {
-	servers := w.self.servers()
+	servers := w.servers()
 	server, member := peer.Find(servers, w.self.ID)
 	if !member || server.Address == w.self.Address || w.serving() {
 		return
@@ -171,12 +175,12 @@ func (w *memberWatch) announceAddress(ctx context.Context) {
 func (w *memberWatch) callAnyMember(ctx context.Context, method peer.Method, request []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	defer cancel()
-	others := w.self.others()
+	others := peer.Others(w.servers(), w.self.ID)
 	answers := make(chan []byte, len(others))
 	for _, server := range others {
 		started := w.start(func() {
 			// No ID: a member refuses a call that names its id if the caller was removed.
-			body, err := w.self.client.Call(ctx, raft.Server{Address: server.Address}, method, request)
+			body, err := w.client.Call(ctx, raft.Server{Address: server.Address}, method, request)
 			if err == nil && body == nil {
 				body = []byte{}
 			}
@@ -203,9 +207,9 @@ const maxIsolatedPolls = 3
 
 // countIsolatedPolls returns count+1 if this node has no leader or is missing from its own configuration, otherwise 0.
 func (w *memberWatch) countIsolatedPolls(count int) int {
-	servers := w.self.servers()
+	servers := w.servers()
 	_, member := peer.Find(servers, w.self.ID)
-	if len(servers) > 0 && !member || w.self.leader() == "" {
+	if len(servers) > 0 && !member || w.leader() == "" {
 		return count + 1
 	}
 	return 0

@@ -47,13 +47,13 @@ func rules() []rule {
 		{
 			"cluster/offer",
 			[]string{"cluster/peer", "fsm"},
-			nil,
+			[]string{"golang.org/x/sync/semaphore"},
 			"settings are offered through functions: nothing is known of the node",
 		},
 		{
 			"cluster/membership",
 			[]string{"cluster/peer", "cluster/propose", "fsm"},
-			[]string{"github.com/hashicorp/raft"},
+			[]string{"github.com/hashicorp/raft", "golang.org/x/sync/semaphore"},
 			"who is a member is changed through functions: nothing is known of the node",
 		},
 		{
@@ -65,7 +65,7 @@ func rules() []rule {
 		{
 			"cluster/transport",
 			[]string{"cluster/peer", "cluster/raftlog", "internal/ordered", "internal/tlsconfig"},
-			[]string{"github.com/hashicorp/raft", "golang.org/x/sys/unix"},
+			[]string{"github.com/hashicorp/raft", "golang.org/x/sync/semaphore", "golang.org/x/sys/unix"},
 			"the connections between members know who is meant, and nothing of what is said",
 		},
 		{"internal/ordered", nil, nil, "a container that everything else is built on"},

@@ -74,33 +74,35 @@ func stateMachine() []Mutant {
 }
 
 func replication() []Mutant {
-	const confirm = "func (c *confirmer) confirm(ctx context.Context, term uint64) error {\n"
+	const (
+		confirm = "confirmTerm: confirmer.confirm}"
+		instead = "confirmTerm: func(ctx context.Context, term uint64) error {\n"
+	)
 	return []Mutant{
 		{
 			Name: "ack_early", What: "acknowledge before commit", Check: "exactly once", Edits: []overlay.Edit{
 				{File: "cluster/lead.go", Old: "import (\n", New: "import (\n\t\"bytes\"\n"},
 				{
-					File: "cluster/lead.go", Old: "\treturn l.self.raft.ApplyLog(raft.Log{Data: data}, 0) // 0 is no timeout: raft's covers only the wait to enqueue\n",
-					New: `	future := l.self.raft.ApplyLog(raft.Log{Data: data}, 0)
+					File: "cluster/lead.go", Old: "\treturn l.raft.ApplyLog(raft.Log{Data: data}, 0) // 0 is no timeout: raft's covers only the wait to enqueue\n",
+					New: `	future := l.raft.ApplyLog(raft.Log{Data: data}, 0)
 	var state bytes.Buffer
 	copied := fsm.New()
-	if err := l.self.replica.Capture().Write(&state); err != nil || copied.Restore(&state) != nil {
+	if err := l.state.Capture().Write(&state); err != nil || copied.Restore(&state) != nil {
 		return future
 	}
-	if outcome, err := copied.Apply(copied.Status().Index+1, l.self.raft.CurrentTerm(), data); err == nil && !outcome.Skipped {
-		l.self.replica.View(func(*fsm.Machine) { l.commands.applied(outcome) })
+	if outcome, err := copied.Apply(copied.Status().Index+1, l.raft.CurrentTerm(), data); err == nil && !outcome.Skipped {
+		l.state.View(func(*fsm.Machine) { l.commands.applied(outcome) })
 	}
 	return future
 `,
 				},
 			},
 		},
-		one("verify_leader", "confirm leadership by raft's VerifyLeader, for which an answer to an earlier message counts", "linearizability, order of a client, versions", "cluster/confirm.go",
-			confirm, confirm+`	if true {
-		ctx, cancel := context.WithTimeout(ctx, c.timeout)
+		one("verify_leader", "confirm leadership by raft's VerifyLeader, for which an answer to an earlier message counts", "linearizability, order of a client, versions", "cluster/open.go",
+			confirm, instead+`		ctx, cancel := context.WithTimeout(ctx, confirmer.timeout)
 		defer cancel()
 		verified := make(chan error, 1)
-		c.start(func() { verified <- c.self.raft.VerifyLeader().Error() })
+		start(func() { verified <- n.self.raft.VerifyLeader().Error() })
 		select {
 		case err := <-verified:
 			if err != nil {
@@ -110,10 +112,9 @@ func replication() []Mutant {
 		case <-ctx.Done():
 			return peer.ErrUnconfirmed
 		}
-	}
-`),
-		one("leader_state", "confirm leadership by State() == Leader", "linearizability, order of a client, versions", "cluster/confirm.go",
-			confirm, confirm+"\tif c.self.raft.State() == raft.Leader {\n\t\treturn nil\n\t}\n"),
+	}}`),
+		one("leader_state", "confirm leadership by State() == Leader", "linearizability, order of a client, versions", "cluster/open.go",
+			confirm, instead+"\t\tif n.self.raft.State() == raft.Leader {\n\t\t\treturn nil\n\t\t}\n\t\treturn confirmer.confirm(ctx, term)\n\t}}"),
 		{
 			Name: "read_cache", What: "reads from a cache of 100 ms", Check: "order of a client, linearizability", Edits: []overlay.Edit{
 				{File: "cluster/readindex/reader.go", Old: "m.Read(reads[i].command)", New: "readCached(m, reads[i].command)"},
