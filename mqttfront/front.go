@@ -68,7 +68,7 @@ func New(config Config, env Environment) (*Front, error) {
 	f.stopAdmitting = sync.OnceFunc(func() { close(drain) })
 	decoder := config.decoder()
 	decoder.Reserved = func(topic string) bool { return f.mirror.Owns(topic) }
-	f.receiver = role.NewReceiver(f.dispatcher, env.Driver, decoder, drain, f.clients)
+	f.receiver = role.NewReceiver(f.dispatcher, env.Driver, decoder, drain, f.clients.Kick)
 	f.newConnections(env)
 	return f, nil
 }

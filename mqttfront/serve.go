@@ -30,7 +30,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	defer connections.Close()
 	stopCollecting()
 	collecting.Wait()
-	leader.Begin(held, connections)
+	f.dispatcher.BeginLeading(leader, held, connections)
 	var working sync.WaitGroup
 	if f.newLeaderSession != nil {
 		session := f.newLeaderSession()
@@ -50,7 +50,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 		}
 	})
 	f.log.Info("serving", "term", term)
-	leader.Run(ctx)
+	f.dispatcher.Lead(ctx, leader)
 	working.Wait()
 	return context.Cause(ctx)
 }

@@ -48,11 +48,11 @@ type Environment struct {
 	Metrics *Metrics
 }
 
-// Arrival says when a message arrived. BrokerAfter may be wrong for a redelivered message. On the leader's session it is the time of the connection
+// Arrival says when a message arrived. BrokerReceivedAfter may be wrong for a redelivered message. On the leader's session it is the time of the connection
 // attempt until a probe returns, and may be wrong for a queued message, too.
 type Arrival struct {
 	At          time.Time
-	BrokerAfter time.Time // the broker received the message after this moment
+	BrokerReceivedAfter time.Time // the broker received the message after this moment
 	Backlog     bool      // the session lags behind the broker: other nodes have probably handled the message
 }
 

@@ -123,7 +123,7 @@ func (c *connection) received(message mqttconn.Message) {
 	case message.Topic != topics.Invoke || !c.carriesRequests: // not subscribed to
 		done()
 	default:
-		c.handler.Receive(c.handlerCtx, message, Arrival{At: arrived, BrokerAfter: c.since, Backlog: c.probes.backlog.Load()}, done)
+		c.handler.Receive(c.handlerCtx, message, Arrival{At: arrived, BrokerReceivedAfter: c.since, Backlog: c.probes.backlog.Load()}, done)
 		c.status.recordMessage() // Receive may have blocked: that was no silence of the broker
 	}
 }

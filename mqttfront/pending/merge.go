@@ -206,7 +206,7 @@ func (p *Buffer) Settled(list []*Request, barrier, lostBefore time.Time, open, h
 	anchorEnd := make(map[string]int) // by client: the index after the last anchor
 	for i, r := range list {
 		own, buffered := p.byID[r.Command.ID]
-		if buffered && !own.FromPeer && !r.Relayed && open(own) && open(r) && r.SentEstimate.Sub(own.SentEstimate) < expiryRounding { // the other node's copy was not sent later
+		if buffered && !own.FromPeer && !r.Relayed && open(own) && open(r) && r.EstimatedSendTime.Sub(own.EstimatedSendTime) < expiryRounding { // the other node's copy was not sent later
 			anchorEnd[r.ClientKey()] = i + 1
 		}
 	}

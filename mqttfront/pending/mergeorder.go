@@ -14,8 +14,8 @@ import (
 // order of every list. Among the requests whose predecessors in all lists are placed, the one that arrived first goes next. If several lists hold
 // a request, the one of the first list is returned.
 //
-// The position of a copy that the client sent again is no evidence of the original order. dropResent ignores each copy whose BrokerAfter proves that
-// it was sent again. If the lists still contradict each other, one copy at a time is ignored: the one that suspicion.compare ranks highest. SentEstimate
+// The position of a copy that the client sent again is no evidence of the original order. dropResent ignores each copy whose BrokerReceivedAfter proves that
+// it was sent again. If the lists still contradict each other, one copy at a time is ignored: the one that suspicion.compare ranks highest. EstimatedSendTime
 // shows which copy looks later than the others of its list, to within expiryRounding.
 func mergeOrder(lists [][]*Request) []*Request {
 	const rounds = 50 // bounds the running time; after that the remaining requests are sorted by arrival
@@ -51,7 +51,7 @@ const maxRecount = 4096
 type mergeNode struct {
 	request    *Request
 	arrived    time.Time    // earliest arrival of the copies
-	sent       time.Time    // earliest SentEstimate of the copies
+	sent       time.Time    // earliest EstimatedSendTime of the copies
 	copies     []mergeCopy  // one for each list in which the position of the request counts
 	successors []*mergeNode // rebuilt for each sort
 	inDegree   int          // predecessors that are not sorted yet
@@ -61,9 +61,9 @@ type mergeNode struct {
 // mergeCopy is a request in one of the lists.
 type mergeCopy struct {
 	list int       // index in mergeGraph.lists
-	sent time.Time // SentEstimate of the copy
-	// brokerAfter is a moment after which the broker received the copy.
-	brokerAfter time.Time
+	sent time.Time // EstimatedSendTime of the copy
+	// brokerReceivedAfter is a moment after which the broker received the copy.
+	brokerReceivedAfter time.Time
 	// inversions counts pairs of another request and another list: the other request stands before this copy in this list, and behind it in the other list.
 	inversions int
 }
@@ -75,7 +75,7 @@ func newMergeGraph(lists [][]*Request) *mergeGraph {
 		for _, r := range list {
 			n := byID[r.Command.ID]
 			if n == nil || r.Command.ID.IsZero() { // each request without an id has a node of its own
-				n = &mergeNode{request: r, arrived: r.Arrived, sent: r.SentEstimate, index: len(m.order)}
+				n = &mergeNode{request: r, arrived: r.Arrived, sent: r.EstimatedSendTime, index: len(m.order)}
 				byID[r.Command.ID] = n
 				m.order = append(m.order, n)
 			}
@@ -85,10 +85,10 @@ func newMergeGraph(lists [][]*Request) *mergeGraph {
 			if r.Arrived.Before(n.arrived) {
 				n.arrived = r.Arrived
 			}
-			if r.SentEstimate.Before(n.sent) {
-				n.sent = r.SentEstimate
+			if r.EstimatedSendTime.Before(n.sent) {
+				n.sent = r.EstimatedSendTime
 			}
-			n.copies = append(n.copies, mergeCopy{list: i, sent: r.SentEstimate, brokerAfter: r.BrokerAfter})
+			n.copies = append(n.copies, mergeCopy{list: i, sent: r.EstimatedSendTime, brokerReceivedAfter: r.BrokerReceivedAfter})
 			m.lists[i] = append(m.lists[i], n)
 		}
 	}
@@ -155,11 +155,11 @@ func (m *mergeGraph) sendDelays(list int) (delays []time.Duration) {
 }
 
 // dropResent leaves out the copies that were sent again: the broker received them after some node had received the original. A copy from a session that
-// lags also arrives late, but its BrokerAfter is early.
+// lags also arrives late, but its BrokerReceivedAfter is early.
 func (m *mergeGraph) dropResent() {
 	const imprecise = 100 * time.Millisecond // how far the times of two nodes may differ
 	for _, n := range m.order {
-		n.copies = slices.DeleteFunc(n.copies, func(c mergeCopy) bool { return len(n.copies) > 1 && c.brokerAfter.Sub(n.arrived) > imprecise })
+		n.copies = slices.DeleteFunc(n.copies, func(c mergeCopy) bool { return len(n.copies) > 1 && c.brokerReceivedAfter.Sub(n.arrived) > imprecise })
 	}
 }
 

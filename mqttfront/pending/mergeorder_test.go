@@ -11,13 +11,13 @@ import (
 // copied is one node's copy of a request. Its times count from the beginning of the test.
 type copied struct {
 	number  int
-	at      time.Duration // when it arrived at the node; also its SentEstimate
-	current time.Duration // its BrokerAfter: the broker received it later than this
+	at      time.Duration // when it arrived at the node; also its EstimatedSendTime
+	current time.Duration // its BrokerReceivedAfter: the broker received it later than this
 }
 
 func listOf(began time.Time, copies ...copied) (list []*Request) {
 	for _, c := range copies {
-		r := &Request{Arrived: began.Add(c.at), SentEstimate: began.Add(c.at), BrokerAfter: began.Add(c.current)}
+		r := &Request{Arrived: began.Add(c.at), EstimatedSendTime: began.Add(c.at), BrokerReceivedAfter: began.Add(c.current)}
 		r.Command.ID = fsm.RequestID{1, byte(c.number)}
 		list = append(list, r)
 	}
@@ -68,7 +68,7 @@ func TestCopyThatWasSentAgainShowsNoOrder(t *testing.T) {
 	}
 }
 
-// The BrokerAfter of a resumed session may be long ago. It then does not prove that a copy was sent again. If lists contradict each other, the copy is
+// The BrokerReceivedAfter of a resumed session may be long ago. It then does not prove that a copy was sent again. If lists contradict each other, the copy is
 // ignored that looks latest in comparison with the rest of its list.
 func TestResentCopyIsSuspectedBeforeAnOriginal(t *testing.T) {
 	const a, b, c, d, long = 1, 2, 3, 4, -time.Hour
@@ -80,7 +80,7 @@ func TestResentCopyIsSuspectedBeforeAnOriginal(t *testing.T) {
 	}
 }
 
-// A copy whose BrokerAfter proves that it was sent again is ignored, although the copies of another list look later, because that node's session lagged.
+// A copy whose BrokerReceivedAfter proves that it was sent again is ignored, although the copies of another list look later, because that node's session lagged.
 func TestResentCopyShowsNoOrderBesideASessionThatLags(t *testing.T) {
 	const pause, lag = 5 * time.Millisecond, 1700 * time.Millisecond
 	began := time.Now()

@@ -152,7 +152,7 @@ func (m *modelTest) draw() *Request {
 				Kind: fsm.KindDel, Key: []byte("k"), ID: fsm.RequestID{byte(r.IntN(30))}, Principal: policy.Principal{ClientID: []string{"a", "b", "c"}[r.IntN(3)]},
 			},
 		},
-		Arrived: m.now, BrokerAfter: m.now.Add(-time.Duration(r.IntN(1000)) * time.Millisecond), HoldUntil: deadline, SentEstimate: deadline, Done: func() {},
+		Arrived: m.now, BrokerReceivedAfter: m.now.Add(-time.Duration(r.IntN(1000)) * time.Millisecond), HoldUntil: deadline, EstimatedSendTime: deadline, Done: func() {},
 	}
 }
 
@@ -630,8 +630,8 @@ func (m *modelTest) comparePages(seed uint64) {
 			if r.Arrived.Sub(w.Arrived).Abs() > time.Millisecond || r.HoldUntil.Sub(w.holds).Abs() > time.Millisecond {
 				m.Fatalf("seed %d: request %d of a page arrived at %v and is held until %v", seed, i, r.Arrived, r.HoldUntil)
 			}
-			if r.SentEstimate.Sub(w.SentEstimate).Abs() > time.Millisecond || r.BrokerAfter.Sub(w.BrokerAfter).Abs() > time.Millisecond {
-				m.Fatalf("seed %d: request %d of a page has the send order %v, and came to the broker after %v", seed, i, r.SentEstimate, r.BrokerAfter)
+			if r.EstimatedSendTime.Sub(w.EstimatedSendTime).Abs() > time.Millisecond || r.BrokerReceivedAfter.Sub(w.BrokerReceivedAfter).Abs() > time.Millisecond {
+				m.Fatalf("seed %d: request %d of a page has the send order %v, and came to the broker after %v", seed, i, r.EstimatedSendTime, r.BrokerReceivedAfter)
 			}
 		}
 	}

@@ -80,8 +80,8 @@ func appendRequest(b []byte, r *Request, now time.Time) []byte {
 	}
 	body = binary.AppendUvarint(body, flags)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
-	body = binary.AppendVarint(body, r.SentEstimate.Sub(now).Milliseconds()) // not sent by the first versions
-	body = binary.AppendVarint(body, now.Sub(r.BrokerAfter).Milliseconds())  // sent since a later version than SentEstimate
+	body = binary.AppendVarint(body, r.EstimatedSendTime.Sub(now).Milliseconds()) // not sent by the first versions
+	body = binary.AppendVarint(body, now.Sub(r.BrokerReceivedAfter).Milliseconds())  // sent since a later version than EstimatedSendTime
 	return appendField(b, body)
 }
 
@@ -126,7 +126,7 @@ func (f *fields) milliseconds() time.Duration {
 
 // ReadPage returns the requests of a page that another node wrote between the moments asked and now. Each request has a copy of its bytes, so that it does not
 // keep the whole page in memory. ReadPage leaves out a request that it cannot read, for instance one of a newer version, and adds an error. It
-// may return requests and an error. Relative times count from now. Only BrokerAfter counts from asked: it is a lower bound, and must not be too
+// may return requests and an error. Relative times count from now. Only BrokerReceivedAfter counts from asked: it is a lower bound, and must not be too
 // late.
 func ReadPage(page []byte, asked, now time.Time) (requests []*Request, faults error) {
 	for unread := (fields{rest: page}); len(unread.rest) > 0 && unread.err == nil; {
@@ -156,14 +156,14 @@ func readRequest(body fields, asked, now time.Time) (*Request, error) {
 	if body.err != nil {
 		return nil, body.err
 	}
-	if r.SentEstimate = r.Deadline; r.SentEstimate.IsZero() {
-		r.SentEstimate = r.Arrived
+	if r.EstimatedSendTime = r.Deadline; r.EstimatedSendTime.IsZero() {
+		r.EstimatedSendTime = r.Arrived
 	}
 	if len(body.rest) > 0 {
-		r.SentEstimate = now.Add(body.milliseconds())
+		r.EstimatedSendTime = now.Add(body.milliseconds())
 	}
 	if len(body.rest) > 0 {
-		r.BrokerAfter = asked.Add(-body.milliseconds())
+		r.BrokerReceivedAfter = asked.Add(-body.milliseconds())
 	}
 	if body.err != nil {
 		return nil, body.err

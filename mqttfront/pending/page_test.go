@@ -11,7 +11,7 @@ import (
 // the last two.
 func TestCutRequestIsLeftOut(t *testing.T) {
 	now := time.Now()
-	r := &Request{Done: func() {}, Arrived: now, SentEstimate: now.Add(-time.Hour), BrokerAfter: now.Add(-time.Hour), HoldUntil: now.Add(time.Hour)}
+	r := &Request{Done: func() {}, Arrived: now, EstimatedSendTime: now.Add(-time.Hour), BrokerReceivedAfter: now.Add(-time.Hour), HoldUntil: now.Add(time.Hour)}
 	r.Command = fsm.Command{Kind: fsm.KindDel, ID: fsm.RequestID{1}, Key: []byte("k"), Lifetime: 1000}
 	whole := fields{rest: appendRequest(nil, r, now)}
 	body := whole.bytes()
@@ -21,7 +21,7 @@ func TestCutRequestIsLeftOut(t *testing.T) {
 			readable = append(readable, len(body)-length)
 		}
 	}
-	if want := 2; len(readable) != want { // without BrokerAfter, and also without SentEstimate
+	if want := 2; len(readable) != want { // without BrokerReceivedAfter, and also without EstimatedSendTime
 		t.Errorf("readable without the last %d bytes, want %d such lengths", readable, want)
 	}
 }

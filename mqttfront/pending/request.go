@@ -11,12 +11,12 @@ import (
 type Request struct {
 	wire.Request
 	Arrived time.Time // when it was taken from the connection
-	// SentEstimate is the message's deadline, or its arrival time if it has no deadline. If it exceeds that of another copy by more than expiryRounding, the
+	// EstimatedSendTime is the message's deadline, or its arrival time if it has no deadline. If it exceeds that of another copy by more than expiryRounding, the
 	// client sent this copy later. Absorb does not change it.
-	SentEstimate time.Time
-	// BrokerAfter is a moment after which the broker received this copy: the session had delivered everything from before it. It is zero if nothing is known,
+	EstimatedSendTime time.Time
+	// BrokerReceivedAfter is a moment after which the broker received this copy: the session had delivered everything from before it. It is zero if nothing is known,
 	// for instance for a redelivered message. Absorb does not change it.
-	BrokerAfter time.Time
+	BrokerReceivedAfter time.Time
 	HoldUntil   time.Time // when the request expires, unless its message expires earlier
 	Done        func()    // acknowledges the message to the broker
 	Redelivered bool      // the DUP flag: the broker may have sent it before

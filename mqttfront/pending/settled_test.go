@@ -14,7 +14,7 @@ import (
 func TestRequestIsSettledBeforeABarrier(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	request := func(name byte, at time.Duration, state State) *Request {
-		r := &Request{state: state, Arrived: start.Add(at), SentEstimate: start.Add(at), Request: wire.Request{ResponseTopic: "clients/c/r", Command: fsm.Command{ID: fsm.RequestID{name}}}}
+		r := &Request{state: state, Arrived: start.Add(at), EstimatedSendTime: start.Add(at), Request: wire.Request{ResponseTopic: "clients/c/r", Command: fsm.Command{ID: fsm.RequestID{name}}}}
 		if state == StateOutcomeKnown {
 			r.outcomeIndex = 7
 		}

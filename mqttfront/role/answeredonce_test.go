@@ -110,7 +110,7 @@ func TestRequestOfAFormerLeaderIsNotAnsweredAgain(t *testing.T) {
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{w}})
 	index := s.machine.Status().Index
 	former.Applied(&fsm.EntryOutcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, s.tags)
-	leading(former).stopServing()
+	former.endLeadership(leading(former))
 	former.recheckPending()
 	former.Applied(&fsm.EntryOutcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
 	leader, ls := newNode(t)

@@ -149,7 +149,7 @@ func TestRelayedRequestDoesNotSettleEarlierOnes(t *testing.T) {
 		others.held = map[string][][]byte{"this": pages(f)}
 		other.barrier.Advance(time.Now().Add(time.Millisecond))
 		serveWith(other, collectOnce(t, other))
-		leading(other).stopServing()
+		other.endLeadership(leading(other))
 		for _, tag := range others.tags {
 			other.Failed(tag, true)
 		}
@@ -186,7 +186,7 @@ func TestMergedOrderSurvivesLossOfSourceNode(t *testing.T) {
 			if order := s.order(); order != "ab" {
 				t.Errorf("leadership %d: proposed in the order %q", leadership, order)
 			}
-			leading(f).stopServing()
+			f.endLeadership(leading(f))
 			for _, tag := range s.tags {
 				f.Failed(tag, true)
 			}
@@ -240,7 +240,7 @@ func TestTakeUpAsksForAProbe(t *testing.T) {
 		if serveWith(f, byNode); s.order() != "a" {
 			t.Errorf("%q is taken up", s.order())
 		}
-		leading(f).stopServing()
+		f.endLeadership(leading(f))
 		if len(collectOnce(t, f).byNode) != 1 || len(f.barrier.Asked()) != 0 {
 			t.Error("a probe is asked for although nothing is missing")
 		}

@@ -159,7 +159,7 @@ func (l *Leader) sweep(ctx context.Context) {
 // sweepOnce merges and executes the requests that other nodes received before the barrier and that this node lacks.
 func (l *Leader) sweepOnce(ctx context.Context) {
 	at := l.barrier.Position()
-	if l.blocked() || at.IsZero() {
+	if l.blocked.Load() || at.IsZero() {
 		return // no room, or no probe has returned yet
 	}
 	byNode := l.collect(ctx, max(sweepInterval, time.Since(at))).byNode

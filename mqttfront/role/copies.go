@@ -45,10 +45,3 @@ func (t *tracker) refusedWithoutReplyLocked(r *pending.Request) bool {
 	const imprecise = 10 * time.Millisecond // a peer sends an arrival time as an age in whole milliseconds
 	return t.pending.Hints().EndedAt(r.Command.ID, pending.EndNoReply).After(r.Arrived.Add(-imprecise))
 }
-
-// expiredHereLocked reports whether an earlier copy of a request expired before this node executed it.
-func (t *tracker) expiredHereLocked(r *pending.Request) bool {
-	earlier := t.pending.Get(r.Command.ID)
-	held := earlier != nil && earlier.State().IsHeld() && earlier.IsOpen() && earlier.Expired(r.Arrived)
-	return held || !t.pending.Hints().EndedAt(r.Command.ID, pending.EndExpired).IsZero()
-}

@@ -123,7 +123,7 @@ func TestPeerCopiesKeepTheirPosition(t *testing.T) {
 			if failFirst {
 				fail()
 			}
-			leading(f).stopServing()
+			f.endLeadership(leading(f))
 			if !failFirst {
 				fail()
 			}
@@ -150,7 +150,7 @@ func TestCopiesOfALeaderAreRecognized(t *testing.T) {
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{probe.first().Command}})
 	serve(f)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	leading(f).stopServing()
+	f.endLeadership(leading(f))
 	f.Failed(s.tags[len(s.tags)-1], true)
 	f.recheckPending()
 	if f.held() != 1 || !f.first().IsDuplicate() {

@@ -3,7 +3,6 @@ package role
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"holdfast/fsm"
@@ -19,8 +18,6 @@ type Dispatcher struct {
 	*tracker
 	role    role // guarded by tracker.mu
 	stopped bool // guarded by tracker.mu: no request is admitted any more
-
-	blocked atomic.Bool // admit waits for room
 }
 
 // NewDispatcher returns the dispatcher of a node that does not lead. SetStore gives it its store.
@@ -31,10 +28,7 @@ func NewDispatcher(config *Config, metrics *metrics.Metrics, log *slog.Logger) *
 
 // NewLeader returns a leader that does not serve yet. deliveringSince is NodeSession.DeliveringSince of the node's own session.
 func (d *Dispatcher) NewLeader(barrier *ingest.Barrier, deliveringSince func() time.Time, clients *Clients) *Leader {
-	return &Leader{
-		tracker: d.tracker, becomeLocked: d.becomeLocked, resignLocked: d.resignLocked,
-		blocked: d.Blocked, recheckPending: d.recheckPending, barrier: barrier, deliveringSince: deliveringSince, clients: clients,
-	}
+	return &Leader{tracker: d.tracker, barrier: barrier, deliveringSince: deliveringSince, clients: clients}
 }
 
 // NewClients returns Clients that use a driver.
@@ -65,11 +59,11 @@ func (d *Dispatcher) propose(command fsm.Command) {
 	d.store.Flush()
 }
 
-// flush calls Store.Flush.
-func (d *Dispatcher) flush() { d.store.Flush() }
+// Flush calls Store.Flush.
+func (d *Dispatcher) Flush() { d.store.Flush() }
 
-// countIgnored counts a message on the invoke topic that is not executed.
-func (d *Dispatcher) countIgnored(reason string) {
+// CountIgnored counts a message on the invoke topic that is not executed.
+func (d *Dispatcher) CountIgnored(reason string) {
 	d.metrics.Ignored.WithLabelValues(reason).Inc()
 	d.log.Debug("message on the invoke topic is not executed", "reason", reason)
 }
@@ -106,7 +100,7 @@ func (d *Dispatcher) Busy() int {
 // Blocked reports whether a request waits for room. Meanwhile nothing is read from the broker.
 func (d *Dispatcher) Blocked() bool { return d.blocked.Load() }
 
-// Serving reports whether Leader.Begin has finished: new requests are proposed on arrival.
+// Serving reports whether BeginLeading has finished: new requests are proposed on arrival.
 func (d *Dispatcher) Serving() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -124,19 +118,11 @@ func (d *Dispatcher) DroppedLately() bool {
 	return time.Since(d.fullAt) < droppedLatelyFor
 }
 
-func (d *Dispatcher) leads() bool {
+// Leads reports whether the node's role is a Leader.
+func (d *Dispatcher) Leads() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.role.leadsLocked()
-}
-
-// becomeLocked makes a leader the node's role.
-func (d *Dispatcher) becomeLocked(l *Leader) { d.role = l }
-
-// resignLocked gives the node a role that does not lead, and returns that role.
-func (d *Dispatcher) resignLocked() role {
-	d.role = nonLeader(d.tracker)
-	return d.role
 }
 
 // recheckPending marks duplicates among the requests of a node that does not lead.
@@ -150,8 +136,8 @@ func (d *Dispatcher) recheckPending() {
 	})
 }
 
-// admit waits for room and passes a request to the node's role. If the node stops or the context ends, it leaves the request unacknowledged.
-func (d *Dispatcher) admit(ctx context.Context, r *pending.Request) {
+// Admit waits for room and passes a request to the node's role. If the node stops or the context ends, it leaves the request unacknowledged.
+func (d *Dispatcher) Admit(ctx context.Context, r *pending.Request) {
 	found := d.dedupLookup(r)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -175,15 +161,15 @@ func (d *Dispatcher) dedupLookup(r *pending.Request) (found dedupResult) {
 	if r.Command.ID.IsZero() || r.Read {
 		return dedupResult{checked: true}
 	}
-	if d.leads() {
+	if d.Leads() {
 		return dedupResult{}
 	}
 	return dedupResult{checked: true, index: d.markIfKnown(r)}
 }
 
-// dropSince removes the held requests that arrived after a moment, until now. It sets the stale range to this interval. So a request of the interval that the
+// DropSince removes the held requests that arrived after a moment, until now. It sets the stale range to this interval. So a request of the interval that the
 // store or a publish queue has is removed when it is held again. A second call replaces the range.
-func (d *Dispatcher) dropSince(moment time.Time) {
+func (d *Dispatcher) DropSince(moment time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.stale = staleRange{moment, time.Now()}
@@ -194,15 +180,15 @@ func (d *Dispatcher) dropSince(moment time.Time) {
 	}
 }
 
-// forgetArrivals is called when a session begins. It forgets which copies of answered requests are still expected: a new session does not bring them.
-func (d *Dispatcher) forgetArrivals() {
+// ForgetArrivals is called when a session begins. It forgets which copies of answered requests are still expected: a new session does not bring them.
+func (d *Dispatcher) ForgetArrivals() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.pending.Hints().ForgetArrivals()
 }
 
-// coalescingDelay returns for how long messages from the broker may gather before they are read.
-func (d *Dispatcher) coalescingDelay() time.Duration {
+// CoalescingDelay returns for how long messages from the broker may gather before they are read.
+func (d *Dispatcher) CoalescingDelay() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.role.coalescingDelayLocked()

@@ -59,7 +59,7 @@ func (f follower) readDoneLocked(r *pending.Request, _ *fsm.Result) { requeueLoc
 
 func (f follower) requeuedLocked(r *pending.Request) {
 	f.pending.EndProposal(r)
-	if !f.dropStaleLocked(r) { // dropSince skipped it while the store or a publish queue had it
+	if !f.dropStaleLocked(r) { // DropSince skipped it while the store or a publish queue had it
 		f.keepFirstLocked(r)
 	}
 }

@@ -97,7 +97,7 @@ func newNodeOf(t testing.TB, driver broker.Driver, identity wire.Identity, chang
 	decoder := wire.Decoder{
 		Identity: identity, DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, Margin: config.DedupMargin + time.Minute + config.MaxWait(),
 	}
-	n.receiver = NewReceiver(n.Dispatcher, driver, decoder, nil, n.clients)
+	n.receiver = NewReceiver(n.Dispatcher, driver, decoder, nil, n.clients.Kick)
 	return n, store
 }
 
@@ -134,7 +134,7 @@ func serve(f *node) *fakeOutbox { return serveWith(f, PeerRequests{}) }
 func serveWith(f *node, held PeerRequests) *fakeOutbox {
 	l := f.newLeader()
 	o := &fakeOutbox{leader: l}
-	l.Begin(held, o)
+	f.BeginLeading(l, held, o)
 	return o
 }
 
@@ -142,7 +142,7 @@ func serveWith(f *node, held PeerRequests) *fakeOutbox {
 func serveGivingUp(f *node, givesUp func(client string) bool) *fakeOutbox {
 	l := f.newLeader()
 	o := &fakeOutbox{leader: l, givesUp: givesUp}
-	l.Begin(PeerRequests{}, o)
+	f.BeginLeading(l, PeerRequests{}, o)
 	return o
 }
 

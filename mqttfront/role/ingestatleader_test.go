@@ -40,19 +40,19 @@ func TestIngestAtLeaderAcknowledgesWithTheReply(t *testing.T) {
 func TestIngestAtLeaderReleasesAllWhenTheLeadershipEnds(t *testing.T) {
 	for name, end := range map[string]func(*node, *fakeStore){
 		"in the hands of the store": func(f *node, s *fakeStore) {
-			leading(f).stopServing()
+			f.endLeadership(leading(f))
 			f.Failed(s.tags[0], true)
 		},
 		"given back before the end": func(f *node, s *fakeStore) {
 			f.Failed(s.tags[0], false)
-			leading(f).stopServing()
+			f.endLeadership(leading(f))
 		},
 		"on its way out": func(f *node, s *fakeStore) {
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
-			leading(f).stopServing()
+			f.endLeadership(leading(f))
 		},
 		"applied after the end": func(f *node, s *fakeStore) {
-			leading(f).stopServing()
+			f.endLeadership(leading(f))
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
 		},
 	} {

@@ -31,7 +31,7 @@ func TestCopyIsAbsorbedWhileTheStoreHasTheRequest(t *testing.T) {
 	r := f.first()
 	f.Applied(&fsm.EntryOutcome{Index: 5, Commands: []fsm.Command{r.Command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
 	serve(f)
-	leading(f).stopServing()
+	f.endLeadership(leading(f))
 	arrive(f, del, strings.Repeat("a", 16))
 	f.Failed(s.tags[0], true)
 	f.Applied(&fsm.EntryOutcome{Index: 9, Published: 8}, nil)
@@ -191,7 +191,7 @@ func TestRequestsOfMissingPagesAreKept(t *testing.T) {
 	})
 }
 
-// Leader.Begin decides which requests of other nodes are settled (this node's own session cannot deliver them any more). It counts what the session has
+// BeginLeading decides which requests of other nodes are settled (this node's own session cannot deliver them any more). It counts what the session has
 // brought by then, also after the collection.
 func TestSettledIsJudgedInBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

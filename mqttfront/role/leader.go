@@ -16,14 +16,10 @@ type Sender interface {
 	MaxPacket() int64
 }
 
-// Leader is the role of a node in one leadership, from Begin until Run ends: it executes and answers requests. It is a publish.Handler. CollectFromPeers, Begin
-// and Run are called once, in this order. The publish.Handler methods are safe for concurrent use.
+// Leader is the role of a node in one leadership, from Dispatcher.BeginLeading until Dispatcher.Lead ends: it executes and answers requests. It is a
+// publish.Handler. CollectFromPeers, BeginLeading and Lead are called once, in this order. The publish.Handler methods are safe for concurrent use.
 type Leader struct {
 	*tracker
-	becomeLocked    func(*Leader) // makes this leader the node's role
-	resignLocked    func() role   // gives the node a role that does not lead, and returns that role
-	blocked         func() bool   // see Dispatcher.Blocked
-	recheckPending  func()        // see Dispatcher.recheckPending
 	barrier         *ingest.Barrier
 	deliveringSince func() time.Time // see ingest.NodeSession
 	clients         *Clients

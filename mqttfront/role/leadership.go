@@ -11,27 +11,57 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// Begin makes this Leader the node's role. It merges the peers' requests into the buffer. It queues the unpublished notifications and the replies of held
-// requests with an outcome, by log index. Then it executes or rejects the other held requests, in the buffer's order. sender takes all outputs.
-func (l *Leader) Begin(held PeerRequests, sender Sender) {
-	l.sender = sender
-	l.store.View(func(m *fsm.Machine) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.becomeLocked(l)
-		l.leading = true
-		settings, _ := m.Settings()
-		l.known.adopt(&settings)
-		l.inherited = make(map[fsm.RequestID]bool)
-		l.known.version = max(l.known.version, m.Status().Version)
-		l.pending.Hints().ForgetArrivals()
-		l.pending.BeginMerging()
-		if !l.barrier.HasReached(held.received) {
-			l.dropUnsettledLocked(m, held.byNode)
-		}
-		l.mergePeerRequestsLocked(m, held.byNode)
-		l.republishLocked(m)
+// BeginLeading makes a new Leader the node's role. The leader merges the peers' requests into the buffer. It queues the unpublished notifications and the
+// replies of held requests with an outcome, by log index. Then it executes or rejects the other held requests, in the buffer's order. sender takes all
+// outputs.
+func (d *Dispatcher) BeginLeading(l *Leader, held PeerRequests, sender Sender) {
+	d.store.View(func(m *fsm.Machine) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.role = l
+		l.beginLocked(m, held, sender)
 	})
+	l.serve()
+}
+
+// Lead has the leader report to the peers which requests are answered, and take up the requests that this node's own session missed, until the context
+// ends. Then it gives the node a role that does not lead. BeginLeading must have returned.
+func (d *Dispatcher) Lead(ctx context.Context, l *Leader) {
+	var working sync.WaitGroup
+	working.Go(func() { l.reportAnswered(ctx) })
+	working.Go(func() { l.sweep(ctx) })
+	<-ctx.Done()
+	l.sendReport(context.WithoutCancel(ctx), d.endLeadership(l)) // else the next leader answers them again
+	d.recheckPending()
+	working.Wait()
+}
+
+// endLeadership gives the node a role that does not lead. It returns the requests that are not reported yet (toRelease).
+func (d *Dispatcher) endLeadership(l *Leader) (toRelease []fsm.RequestID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.role = nonLeader(d.tracker)
+	return l.stopLocked(d.role)
+}
+
+// beginLocked takes up what earlier leaders left. It runs in View, so the state does not change.
+func (l *Leader) beginLocked(m *fsm.Machine, held PeerRequests, sender Sender) {
+	l.sender, l.leading = sender, true
+	settings, _ := m.Settings()
+	l.known.adopt(&settings)
+	l.inherited = make(map[fsm.RequestID]bool)
+	l.known.version = max(l.known.version, m.Status().Version)
+	l.pending.Hints().ForgetArrivals()
+	l.pending.BeginMerging()
+	if !l.barrier.HasReached(held.received) {
+		l.dropUnsettledLocked(m, held.byNode)
+	}
+	l.mergePeerRequestsLocked(m, held.byNode)
+	l.republishLocked(m)
+}
+
+// serve executes or rejects the held requests. From then on, new ones go to the store on arrival.
+func (l *Leader) serve() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.serving = true
@@ -90,25 +120,9 @@ func stillToRemember(r *pending.Request) time.Duration {
 	return lifetime - time.Since(r.LastArrival())
 }
 
-// Run reports to the peers which requests are answered, and takes up the requests that this node's own session missed, until the context ends. Then it
-// gives the node a role that does not lead.
-func (l *Leader) Run(ctx context.Context) {
-	var working sync.WaitGroup
-	working.Go(func() { l.reportAnswered(ctx) })
-	working.Go(func() { l.sweep(ctx) })
-	<-ctx.Done()
-	l.sendReport(context.WithoutCancel(ctx), l.stopServing()) // else the next leader answers them again
-	l.recheckPending()
-	working.Wait()
-}
-
-// stopServing gives the node a role that does not lead. That role gets the requests whose replies the broker has not acknowledged, and those that are
-// held. The requests that the store has follow later, by Failed, Applied or ReadDone. stopServing returns the requests that are not reported yet
-// (toRelease).
-func (l *Leader) stopServing() (toRelease []fsm.RequestID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	next := l.resignLocked()
+// stopLocked ends the leadership. The role next gets the requests whose replies the broker has not acknowledged, and those that are held. The requests that
+// the store has follow later, by Failed, Applied or ReadDone. stopLocked returns the requests that are not reported yet.
+func (l *Leader) stopLocked(next role) (toRelease []fsm.RequestID) {
 	l.leading, l.unchecked = false, true
 	toRelease, l.toRelease = l.toRelease, nil
 	for _, r := range slices.Collect(l.pending.All()) {

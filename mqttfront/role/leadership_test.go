@@ -27,7 +27,7 @@ func TestCopyWhoseReplyWasOnItsWayIsTakenUp(t *testing.T) {
 	index := oldStore.machine.Status().Index
 	result, _, _ := oldStore.machine.Remembered(write.ID)
 	old.Applied(&fsm.EntryOutcome{Index: index, Commands: []fsm.Command{write}, Results: []fsm.Result{result}, Published: index - 1}, oldStore.tags)
-	leading(old).stopServing()
+	old.endLeadership(leading(old))
 	old.recheckPending()
 	serve(next)
 	if added := takeUpFrom(t, next, nextStore, old); len(added) != 1 || !added[0].IsDuplicate() {
@@ -51,7 +51,7 @@ func TestRefusalThatIsNotInTheLogBindsNoOtherNode(t *testing.T) {
 				t.Fatalf("%+v is proposed", oldStore.proposed)
 			}
 			old.Failed(oldStore.tags[0], false) // the refusal has no effect, and will have none
-			leading(old).stopServing()
+			old.endLeadership(leading(old))
 			old.recheckPending()
 			next.barrier.Advance(time.Now().Add(time.Hour))
 			serveWith(next, PeerRequests{byNode: map[string][]*pending.Request{"other": heldBy(t, old)}, received: time.Now()})

@@ -164,7 +164,7 @@ func receive(r *rand.Rand, sent []sending, whole bool, now time.Time) (held []*p
 		}
 		left := (expiry - lag).Truncate(time.Second) + time.Second // as a broker tells it: in whole seconds
 		arrived := now.Add(s.at + lag)
-		q := &pending.Request{Done: func() {}, Arrived: arrived, BrokerAfter: now.Add(s.at - probed - known), SentEstimate: arrived.Add(left), HoldUntil: arrived.Add(time.Minute), Request: wire.Request{Deadline: arrived.Add(left), ResponseTopic: "clients/c/r"}}
+		q := &pending.Request{Done: func() {}, Arrived: arrived, BrokerReceivedAfter: now.Add(s.at - probed - known), EstimatedSendTime: arrived.Add(left), HoldUntil: arrived.Add(time.Minute), Request: wire.Request{Deadline: arrived.Add(left), ResponseTopic: "clients/c/r"}}
 		q.Correlation = []byte(fmt.Sprintf("%016d", s.number))
 		q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
 		q.Command.ID[0], q.Command.ID[1] = 1, byte(s.number)
@@ -222,7 +222,7 @@ func restarted(r *rand.Rand, now time.Time) (lists [][]*pending.Request, again m
 		lag, seen := time.Duration(r.Int64N(int64(2*pause))), make(map[int]*pending.Request)
 		for _, s := range sent {
 			arrived := now.Add(s.at + lag)
-			q := &pending.Request{Done: func() {}, Arrived: arrived, BrokerAfter: now.Add(s.at - probed), SentEstimate: arrived, HoldUntil: arrived.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
+			q := &pending.Request{Done: func() {}, Arrived: arrived, BrokerReceivedAfter: now.Add(s.at - probed), EstimatedSendTime: arrived, HoldUntil: arrived.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
 			q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
 			q.Command.ID[0], q.Command.ID[1] = 1, byte(s.number)
 			if first := seen[s.number]; first != nil {
@@ -308,8 +308,8 @@ func TestMergeWithANodeThatHoldsMostlyCopies(t *testing.T) {
 	f, s := newNode(t)
 	now := time.Now()
 	made := func(number byte, sent time.Duration) *pending.Request {
-		q := &pending.Request{Done: func() {}, Arrived: now.Add(sent), BrokerAfter: now.Add(sent - probed), SentEstimate: now.Add(sent), HoldUntil: now.Add(time.Minute), Request: wire.Request{Deadline: now.Add(20*time.Second + sent), ResponseTopic: "clients/c/r"}}
-		q.SentEstimate = q.Deadline
+		q := &pending.Request{Done: func() {}, Arrived: now.Add(sent), BrokerReceivedAfter: now.Add(sent - probed), EstimatedSendTime: now.Add(sent), HoldUntil: now.Add(time.Minute), Request: wire.Request{Deadline: now.Add(20*time.Second + sent), ResponseTopic: "clients/c/r"}}
+		q.EstimatedSendTime = q.Deadline
 		q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
 		q.Command.ID[0], q.Command.ID[1] = 1, number
 		return q
@@ -334,7 +334,7 @@ func TestMergeOfContradictionsIsQuick(t *testing.T) {
 	const count = 20_000
 	now := time.Now()
 	made := func(number int) *pending.Request {
-		q := &pending.Request{Done: func() {}, Arrived: now, BrokerAfter: now.Add(-probed), SentEstimate: now, HoldUntil: now.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
+		q := &pending.Request{Done: func() {}, Arrived: now, BrokerReceivedAfter: now.Add(-probed), EstimatedSendTime: now, HoldUntil: now.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
 		q.Command.Kind, q.Command.ID[0], q.Command.ID[1], q.Command.ID[2] = fsm.KindDel, 1, byte(number), byte(number>>8)
 		return q
 	}

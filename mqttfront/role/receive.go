@@ -11,19 +11,39 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// Receiver decodes what the sessions bring and admits it: it is their ingest.Handler.
-type Receiver struct {
-	dispatcher *Dispatcher
-	driver     broker.Driver
-	decoder    wire.Decoder
-	drain      <-chan struct{} // closed when nothing more is taken up
-	clients    *Clients
+// Admission takes what a Receiver has decoded. It is implemented by a Dispatcher, and is safe for concurrent use.
+type Admission interface {
+	// Admit waits for room and takes up a request. If the node stops or the context ends, it leaves the request unacknowledged.
+	Admit(ctx context.Context, r *pending.Request)
+	// CountIgnored counts a message that is no request, by the reason.
+	CountIgnored(reason string)
+	// Leads reports whether the node leads.
+	Leads() bool
+	// Blocked reports whether a request waits for room.
+	Blocked() bool
+	// Flush is called after the last request of a batch.
+	Flush()
+	// CoalescingDelay returns for how long messages from the broker may gather before they are read.
+	CoalescingDelay() time.Duration
+	// DropSince removes the held requests that arrived after a moment, until now.
+	DropSince(moment time.Time)
+	// ForgetArrivals forgets which copies of answered requests are still expected.
+	ForgetArrivals()
 }
 
-// NewReceiver returns a receiver that takes up requests until drain is closed. While the node leads, it disconnects clients whose response topic is
-// invalid.
-func NewReceiver(dispatcher *Dispatcher, driver broker.Driver, decoder wire.Decoder, drain <-chan struct{}, clients *Clients) *Receiver {
-	return &Receiver{dispatcher: dispatcher, driver: driver, decoder: decoder, drain: drain, clients: clients}
+// Receiver decodes what the sessions bring and admits it: it is their ingest.Handler.
+type Receiver struct {
+	admission Admission
+	driver    broker.Driver
+	decoder   wire.Decoder
+	drain     <-chan struct{}     // closed when nothing more is taken up
+	kick      func(*wire.Request) // disconnects the publisher of a request
+}
+
+// NewReceiver returns a receiver that takes up requests until drain is closed. While the node leads, it calls kick for requests whose
+// response topic is invalid.
+func NewReceiver(admission Admission, driver broker.Driver, decoder wire.Decoder, drain <-chan struct{}, kick func(*wire.Request)) *Receiver {
+	return &Receiver{admission: admission, driver: driver, decoder: decoder, drain: drain, kick: kick}
 }
 
 // Receive implements ingest.Handler.
@@ -36,47 +56,47 @@ func (c *Receiver) Receive(ctx context.Context, message mqttconn.Message, arriva
 }
 
 // Flush implements ingest.Handler.
-func (c *Receiver) Flush() { c.dispatcher.flush() }
+func (c *Receiver) Flush() { c.admission.Flush() }
 
 // Blocked implements ingest.Handler.
-func (c *Receiver) Blocked() bool { return c.dispatcher.Blocked() }
+func (c *Receiver) Blocked() bool { return c.admission.Blocked() }
 
 // CoalescingDelay implements ingest.Handler.
-func (c *Receiver) CoalescingDelay() time.Duration { return c.dispatcher.coalescingDelay() }
+func (c *Receiver) CoalescingDelay() time.Duration { return c.admission.CoalescingDelay() }
 
 // DropSince implements ingest.Handler. The requests were in a queue or in a socket for so long that the dedup table may have forgotten their outcomes.
 // Request.Arrived, the time at which they were read, does not show that.
-func (c *Receiver) DropSince(moment time.Time) { c.dispatcher.dropSince(moment) }
+func (c *Receiver) DropSince(moment time.Time) { c.admission.DropSince(moment) }
 
 // SessionBegun implements ingest.Handler. Copies of ended requests are not expected any more. A copy that still arrives was sent again by a client that
 // got no answer.
-func (c *Receiver) SessionBegun() { c.dispatcher.forgetArrivals() }
+func (c *Receiver) SessionBegun() { c.admission.ForgetArrivals() }
 
 // decodeAndAdmit decodes what was received, and takes it in.
 func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrival ingest.Arrival, done func()) {
-	r := &pending.Request{Arrived: arrival.At, SentEstimate: arrival.At, BrokerAfter: arrival.BrokerAfter, Redelivered: message.Redelivered, Backlog: arrival.Backlog}
-	if message.Redelivered { // BrokerAfter may be wrong then: see ingest.Arrival
-		r.BrokerAfter = time.Time{}
+	r := &pending.Request{Arrived: arrival.At, EstimatedSendTime: arrival.At, BrokerReceivedAfter: arrival.BrokerReceivedAfter, Redelivered: message.Redelivered, Backlog: arrival.Backlog}
+	if message.Redelivered { // BrokerReceivedAfter may be wrong then: see ingest.Arrival
+		r.BrokerReceivedAfter = time.Time{}
 	}
 	origin := c.driver.Origin(message.Publish)
 	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrival.At, origin.QoS, &r.Request)
 	if reason != "" {
-		c.dispatcher.countIgnored(reason)
+		c.admission.CountIgnored(reason)
 	}
 	switch verdict {
 	case wire.VerdictIgnore:
 		done()
 	case wire.VerdictKick:
 		done()
-		if c.dispatcher.leads() {
-			c.clients.Kick(&r.Request)
+		if c.admission.Leads() {
+			c.kick(&r.Request)
 		}
 	default:
 		r.Done, r.HoldUntil, r.Command.BrokerTime = done, arrival.At.Add(ttl), origin.Time
 		if !r.Deadline.IsZero() {
-			r.SentEstimate = r.Deadline
+			r.EstimatedSendTime = r.Deadline
 		}
 		r.Size = max(r.Size, wire.RequestOverhead+message.Size) // the request keeps all of the packet that it points into
-		c.dispatcher.admit(ctx, r)
+		c.admission.Admit(ctx, r)
 	}
 }

@@ -26,7 +26,7 @@ func (l *Leader) reportAnswered(ctx context.Context) {
 		case <-ticker.C:
 		}
 		if ctx.Err() != nil {
-			return // stopServing takes what is left
+			return // endLeadership takes what is left
 		}
 		l.mu.Lock()
 		answered := l.toRelease

@@ -7,10 +7,10 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// role is what a node does with requests, and with what the log says of them. It is the Leader from Leader.Begin until the leadership ends, and a
+// role is what a node does with requests, and with what the log says of them. It is the Leader from Dispatcher.BeginLeading until the leadership ends, and a
 // follower or a standby otherwise.
 type role interface {
-	// leadsLocked reports whether this is the Leader role, which the node has from Leader.Begin until the leadership ends.
+	// leadsLocked reports whether this is the Leader role, which the node has from Dispatcher.BeginLeading until the leadership ends.
 	leadsLocked() bool
 	// hasRoomLocked reports whether a request may be admitted. Until it may, the node reads nothing from the broker.
 	hasRoomLocked(r *pending.Request) bool

@@ -24,14 +24,14 @@ func TestRequestWithoutIdentityIsNotRepeated(t *testing.T) {
 	for name, end := range map[string]func(*node, *fakeStore){
 		"its reply was on its way": func(f *node, s *fakeStore) {
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
-			leading(f).stopServing()
+			f.endLeadership(leading(f))
 		},
 		"it was applied when the leadership had ended": func(f *node, s *fakeStore) {
-			leading(f).stopServing()
+			f.endLeadership(leading(f))
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
 		},
 		"its outcome is unknown": func(f *node, s *fakeStore) {
-			leading(f).stopServing()
+			f.endLeadership(leading(f))
 			f.Failed(s.tags[0], true)
 		},
 	} {
@@ -58,7 +58,7 @@ func TestRequestsGoToTheNextLeadership(t *testing.T) {
 			f, s := newNode(t)
 			serve(f)
 			arrive(f, del, test.correlation)
-			leading(f).stopServing()
+			f.endLeadership(leading(f))
 			f.Failed(s.tags[0], test.unknown)
 			serve(f)
 			if len(s.proposed) != 2 || s.proposed[1].Kind != fsm.KindDel || f.Busy() != 1 {
@@ -146,7 +146,7 @@ func TestReadWaitsForRequeuedWrite(t *testing.T) {
 			if len(s.reads) != 1 || s.reads[0].(*pending.Request).Correlation[0] != 'c' {
 				t.Error("the GET is read beside the log; the write that its client sent before it waits for the next leadership")
 			}
-			leading(f).stopServing()
+			f.endLeadership(leading(f))
 			if f.writes("c") != 0 {
 				t.Errorf("writes under way after the leadership: %d", f.writes("c"))
 			}

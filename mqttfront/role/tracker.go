@@ -3,6 +3,7 @@ package role
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/fsm"
@@ -18,6 +19,8 @@ type tracker struct {
 	log     *slog.Logger
 	ingest  ingestStrategy
 	store   Store
+
+	blocked atomic.Bool // a request waits for room
 
 	mu      sync.Mutex // guards all fields below, and the node's role
 	room    sync.Cond  // a request that is to be admitted waits on it until there is room; signalled when a request ends
@@ -130,6 +133,13 @@ func (t *tracker) dropRedeliveredLocked(r *pending.Request) bool {
 	t.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
 	r.Done()
 	return true
+}
+
+// expiredHereLocked reports whether an earlier copy of a request expired before this node executed it.
+func (t *tracker) expiredHereLocked(r *pending.Request) bool {
+	earlier := t.pending.Get(r.Command.ID)
+	held := earlier != nil && earlier.State().IsHeld() && earlier.IsOpen() && earlier.Expired(r.Arrived)
+	return held || !t.pending.Hints().EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }
 
 // addPendingLocked adds a request to the buffer, and reports whether it did. If the buffer is full, it drops the request and acknowledges it to the broker.

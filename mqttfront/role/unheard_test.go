@@ -121,7 +121,7 @@ func TestCommittedRequestAwaitsAReport(t *testing.T) {
 		"the leadership ends": func(f *node, s *fakeStore, w fsm.Command) {
 			serve(f)
 			f.Applied(&fsm.EntryOutcome{Index: 4, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, s.tags)
-			leading(f).stopServing()
+			f.endLeadership(leading(f))
 		},
 		"a snapshot is restored": func(f *node, _ *fakeStore, w fsm.Command) {
 			f.Applied(&fsm.EntryOutcome{Index: 4, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)

@@ -218,7 +218,7 @@ func frontEnd() []Mutant {
 			Faults: []string{"leader whose session lags"},
 		},
 		one("takeover_overtakes", "a new leader takes requests from peers that its own session may still deliver", "order of a client", "mqttfront/role/leadership.go",
-			"\t\t\tl.dropUnsettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
+			"\t\tl.dropUnsettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
 		one("expired_forgotten", "a pending request that expired is forgotten", "order of a client", "mqttfront/role/expire.go",
 			"\t\tt.recordExpiredLocked(r)\n", "").shownBy("requests that expire while there is no leader"),
 		one("expiry_displaces", "an expired request no longer orders the requests behind it", "order of a client", "mqttfront/pending/request.go",
@@ -277,6 +277,6 @@ func takeover() []Mutant {
 			Faults: []string{"leaders cut off one after the other"},
 		},
 		one("watermark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications, unanswered", "mqttfront/role/leadership.go",
-			"\t\tl.republishLocked(m)\n", "\t\tl.republishLocked(m)\n\t\tl.store.SetPublished(m.Status().Index)\n"),
+			"\tl.republishLocked(m)\n", "\tl.republishLocked(m)\n\tl.store.SetPublished(m.Status().Index)\n"),
 	}
 }
