@@ -51,9 +51,9 @@ type Environment struct {
 // Arrival says when a message arrived. BrokerReceivedAfter may be wrong for a redelivered message. On the leader's session it is the time of the connection
 // attempt until a probe returns, and may be wrong for a queued message, too.
 type Arrival struct {
-	At          time.Time
+	At                  time.Time
 	BrokerReceivedAfter time.Time // the broker received the message after this moment
-	Backlog     bool      // the session lags behind the broker: other nodes have probably handled the message
+	Backlog             bool      // the session lags behind the broker: other nodes have probably handled the message
 }
 
 // Handler takes what a session brings. All methods are safe for concurrent use.

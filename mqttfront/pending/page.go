@@ -80,8 +80,8 @@ func appendRequest(b []byte, r *Request, now time.Time) []byte {
 	}
 	body = binary.AppendUvarint(body, flags)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
-	body = binary.AppendVarint(body, r.EstimatedSendTime.Sub(now).Milliseconds()) // not sent by the first versions
-	body = binary.AppendVarint(body, now.Sub(r.BrokerReceivedAfter).Milliseconds())  // sent since a later version than EstimatedSendTime
+	body = binary.AppendVarint(body, r.EstimatedSendTime.Sub(now).Milliseconds())   // not sent by the first versions
+	body = binary.AppendVarint(body, now.Sub(r.BrokerReceivedAfter).Milliseconds()) // sent since a later version than EstimatedSendTime
 	return appendField(b, body)
 }
 

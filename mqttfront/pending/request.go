@@ -17,11 +17,11 @@ type Request struct {
 	// BrokerReceivedAfter is a moment after which the broker received this copy: the session had delivered everything from before it. It is zero if nothing is known,
 	// for instance for a redelivered message. Absorb does not change it.
 	BrokerReceivedAfter time.Time
-	HoldUntil   time.Time // when the request expires, unless its message expires earlier
-	Done        func()    // acknowledges the message to the broker
-	Redelivered bool      // the DUP flag: the broker may have sent it before
-	Backlog     bool      // received while the ingest session was more than 5 s behind the broker
-	FromPeer    bool      // this node took it from another node's buffer
+	HoldUntil           time.Time // when the request expires, unless its message expires earlier
+	Done                func()    // acknowledges the message to the broker
+	Redelivered         bool      // the DUP flag: the broker may have sent it before
+	Backlog             bool      // received while the ingest session was more than 5 s behind the broker
+	FromPeer            bool      // this node took it from another node's buffer
 	// Relayed is set with FromPeer if the peer had itself taken it from another node: its position there is no evidence of the order.
 	Relayed bool
 
