@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -41,36 +42,38 @@ func TestCopiesTakeEffectOnce(t *testing.T) {
 // the same outcomes, restored from a snapshot or not.
 func TestCopyProlongsItsOutcome(t *testing.T) {
 	for _, version := range []uint32{VersionProlong - 1, VersionProlong} {
-		l := newLeader(t)
-		l.do(Command{Kind: KindAdvance, Version: version})
-		set := l.set("k", "1", id(l.newID()))
-		l.do(set)
-		l.pass(170_000)
-		l.want("a copy within the lifetime", l.do(set), CodeOK, NoError)
-		if got := l.m.RemembersFor(set.ID, set.Lifetime); got != (version >= VersionProlong) {
-			t.Errorf("version %d: remembered for its lifetime: %v", version, got)
-		}
-		restored, applied := New(), len(l.log)
-		if err := restored.Restore(bytes.NewReader(l.snapshot())); err != nil {
-			t.Fatal(err)
-		}
-		for _, pass := range []int64{11_500, 160_000, 20_000} {
-			l.pass(pass)
-			if _, _, known := l.m.Remembered(set.ID); known != (version >= VersionProlong && pass != 20_000) {
-				t.Errorf("version %d, %d ms later: remembered %v", version, pass, known)
+		t.Run(fmt.Sprintf("version %d", version), func(t *testing.T) {
+			l := newLeader(t)
+			l.do(Command{Kind: KindAdvance, Version: version})
+			set := l.set("k", "1", id(l.newID()))
+			l.do(set)
+			l.pass(170_000)
+			l.want("a copy within the lifetime", l.do(set), CodeOK, NoError)
+			if got := l.m.RemembersFor(set.ID, set.Lifetime); got != (version >= VersionProlong) {
+				t.Errorf("version %d: remembered for its lifetime: %v", version, got)
 			}
-		}
-		for _, entry := range l.log[applied:] {
-			if _, err := restored.Apply(entry.index, entry.term, entry.data); err != nil {
+			restored, applied := New(), len(l.log)
+			if err := restored.Restore(bytes.NewReader(l.snapshot())); err != nil {
 				t.Fatal(err)
 			}
-		}
-		if !bytes.Equal(snapshotOf(t, restored), l.snapshot()) {
-			t.Errorf("version %d: a member that was restored has another state", version)
-		}
-		if count := l.m.Status().Remembered; count != 0 || l.m.dedup.byExpiry.Len() != 0 {
-			t.Errorf("version %d: %d outcomes are left, in %d lists", version, count, l.m.dedup.byExpiry.Len())
-		}
+			for _, pass := range []int64{11_500, 160_000, 20_000} {
+				l.pass(pass)
+				if _, _, known := l.m.Remembered(set.ID); known != (version >= VersionProlong && pass != 20_000) {
+					t.Errorf("version %d, %d ms later: remembered %v", version, pass, known)
+				}
+			}
+			for _, entry := range l.log[applied:] {
+				if _, err := restored.Apply(entry.index, entry.term, entry.data); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !bytes.Equal(snapshotOf(t, restored), l.snapshot()) {
+				t.Errorf("version %d: a member that was restored has another state", version)
+			}
+			if count := l.m.Status().Remembered; count != 0 || l.m.dedup.byExpiry.Len() != 0 {
+				t.Errorf("version %d: %d outcomes are left, in %d lists", version, count, l.m.dedup.byExpiry.Len())
+			}
+		})
 	}
 }
 

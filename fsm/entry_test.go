@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"reflect"
 	"testing"
@@ -157,9 +158,11 @@ func TestDecodeEntryRefuses(t *testing.T) {
 		})
 	}
 	for _, data := range [][]byte{nil, {1}, []byte("12345"), []byte("1234567890")} {
-		if _, err := DecodeEntry(data); !errors.Is(err, ErrDamaged) {
-			t.Errorf("%q: %v", data, err)
-		}
+		t.Run(fmt.Sprintf("%q", data), func(t *testing.T) {
+			if _, err := DecodeEntry(data); !errors.Is(err, ErrDamaged) {
+				t.Errorf("%q: %v", data, err)
+			}
+		})
 	}
 }
 

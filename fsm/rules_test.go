@@ -138,14 +138,19 @@ func TestNewCommandsAreErrorsBeforeTheirVersion(t *testing.T) {
 	if same := command.ForVersion(VersionIfVersion); !reflect.DeepEqual(same, command) {
 		t.Errorf("%+v", same)
 	}
-	for kind, want := range map[Kind]ErrorCode{KindKeyNotify: ErrorSyntax, KindKeyNotifyStop: ErrorArguments} {
-		watch := Command{Kind: kind, Key: []byte("a*"), Pattern: true}
-		if before := watch.ForVersion(VersionPatternWatch - 1); !reflect.DeepEqual(before, Command{Kind: KindInvalid, Error: want}) {
-			t.Errorf("%+v", before)
-		}
-		if same := watch.ForVersion(VersionPatternWatch); !reflect.DeepEqual(same, watch) {
-			t.Errorf("%+v", same)
-		}
+	for name, test := range map[string]struct {
+		kind Kind
+		want ErrorCode
+	}{"KEYNOTIFY GLOB": {KindKeyNotify, ErrorSyntax}, "KEYNOTIFY GLOB STOP": {KindKeyNotifyStop, ErrorArguments}} {
+		t.Run(name, func(t *testing.T) {
+			watch := Command{Kind: test.kind, Key: []byte("a*"), Pattern: true}
+			if before := watch.ForVersion(VersionPatternWatch - 1); !reflect.DeepEqual(before, Command{Kind: KindInvalid, Error: test.want}) {
+				t.Errorf("%+v", before)
+			}
+			if same := watch.ForVersion(VersionPatternWatch); !reflect.DeepEqual(same, watch) {
+				t.Errorf("%+v", same)
+			}
+		})
 	}
 	txn := transaction()
 	if before, want := txn.ForVersion(VersionTxn-1), (Command{

@@ -56,9 +56,11 @@ func TestReadRequestAllocatesNothing(t *testing.T) {
 		AppendArray(nil, "SET", "key", "value", "NEX", "PX", "100"),
 		bytes.Replace(bytes.Repeat([]byte("$0\r\n\r\n"), 1001), []byte("$0\r\n\r\n"), []byte("*1000\r\n"), 1),
 	} {
-		if n := testing.AllocsPerRun(100, func() { _, _ = ReadRequest(payload) }); n > 0 {
-			t.Errorf("%.30q: %v allocations", payload, n)
-		}
+		t.Run(fmt.Sprintf("%.30q", payload), func(t *testing.T) {
+			if n := testing.AllocsPerRun(100, func() { _, _ = ReadRequest(payload) }); n > 0 {
+				t.Errorf("%.30q: %v allocations", payload, n)
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -311,10 +312,12 @@ func TestVersionThatComesIntoForceDuringAnOfferRemovesNoMirrors(t *testing.T) {
 func TestOlderMemoriesAreRead(t *testing.T) {
 	whole := memoryOf(withKeys(5))
 	for size, want := range map[int]uint32{64: 0, 96: 0, 100: fsm.Version} {
-		o, ok := readOffered(whole[:size])
-		if f := withKeys(5); !ok || o.fingerprint != f.fingerprint() || o.version != want {
-			t.Errorf("%d bytes: %v, version %d", size, ok, o.version)
-		}
+		t.Run(fmt.Sprintf("%d bytes", size), func(t *testing.T) {
+			o, ok := readOffered(whole[:size])
+			if f := withKeys(5); !ok || o.fingerprint != f.fingerprint() || o.version != want {
+				t.Errorf("%d bytes: %v, version %d", size, ok, o.version)
+			}
+		})
 	}
 	if _, ok := readOffered(whole[:99]); ok {
 		t.Error("99 bytes are read")

@@ -126,27 +126,34 @@ func TestAgreedVersionIsWhatEveryMemberCanApply(t *testing.T) {
 
 func TestErrorsKeepTheirKindOnTheWay(t *testing.T) {
 	for _, kind := range []error{ErrNotLeader, ErrNotDone, ErrOutcomeUnknown, ErrRefused, ErrUnreachable} {
-		sent := fmt.Errorf("while changing: %w", kind)
-		got := DecodeError(EncodeError(sent))
-		if !errors.Is(got, kind) || got.Error() != sent.Error() {
-			t.Errorf("%v arrives as %v", sent, got)
-		}
+		t.Run(kind.Error(), func(t *testing.T) {
+			sent := fmt.Errorf("while changing: %w", kind)
+			got := DecodeError(EncodeError(sent))
+			if !errors.Is(got, kind) || got.Error() != sent.Error() {
+				t.Errorf("%v arrives as %v", sent, got)
+			}
+		})
 	}
 	if got := DecodeError([]byte("{")); got == nil || errors.Is(got, ErrNotDone) {
 		t.Errorf("an unreadable error is %v", got)
 	}
 }
 
+// The name of a node is the part of its raft id before the last dot. Names with numbers at the end are ordered by the numbers.
 func TestNamesOfNodesAndTheirOrder(t *testing.T) {
 	for id, want := range map[raft.ServerID]string{"n1.0f": "n1", "a.b.0f": "a.b", "n1": "n1"} {
-		if got := NodeName(id); got != want {
-			t.Errorf("NodeName(%q) is %q", id, got)
-		}
+		t.Run(string(id), func(t *testing.T) {
+			if got := NodeName(id); got != want {
+				t.Errorf("NodeName(%q) is %q", id, got)
+			}
+		})
 	}
 	for address, want := range map[raft.ServerAddress]string{"host:1": "host", "[::1]:1": "::1", "host": "host"} {
-		if got := HostOf(address); got != want {
-			t.Errorf("HostOf(%q) is %q", address, got)
-		}
+		t.Run(string(address), func(t *testing.T) {
+			if got := HostOf(address); got != want {
+				t.Errorf("HostOf(%q) is %q", address, got)
+			}
+		})
 	}
 	if CompareNames("n2", "n10") >= 0 || CompareNames("n2", "n2") != 0 || CompareNames("n3", "n2") <= 0 {
 		t.Error("names are not in the order of their numbers")

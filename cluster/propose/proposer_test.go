@@ -3,6 +3,7 @@ package propose
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -20,14 +21,18 @@ import (
 // † Only three errors of raft's Apply say that a command was not done.
 func TestOnlyThreeErrorsOfApplyMeanNotDone(t *testing.T) {
 	for _, err := range []error{raft.ErrNotLeader, raft.ErrEnqueueTimeout, raft.ErrLeadershipTransferInProgress, nil} {
-		if OutcomeUnknown(err) {
-			t.Errorf("%v", err)
-		}
+		t.Run(fmt.Sprint(err), func(t *testing.T) {
+			if OutcomeUnknown(err) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 	for _, err := range []error{raft.ErrLeadershipLost, raft.ErrRaftShutdown, raft.ErrAbortedByRestore, errors.New("disk"), context.Canceled} {
-		if !OutcomeUnknown(err) {
-			t.Errorf("%v", err)
-		}
+		t.Run(err.Error(), func(t *testing.T) {
+			if !OutcomeUnknown(err) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }
 
@@ -236,27 +241,30 @@ func TestFewCommandsWaitForTheEntryInFlight(t *testing.T) {
 
 // The tags of an entry come back once, with the entry that has its number and term.
 func TestTagsComeBackWithTheirEntry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, stop := start(t, testConfig())
-		f.propose(2)
-		e := f.submitted()[0]
-		for name, other := range map[string]fsm.EntryOutcome{
-			"another term":   {Term: e.outcome.Term + 1, Number: e.outcome.Number},
-			"another number": {Term: e.outcome.Term, Number: e.outcome.Number + 1},
-			"skipped":        {Term: e.outcome.Term, Number: e.outcome.Number, Skipped: true},
-		} {
-			if tags := f.proposer.Applied(&other); tags != nil {
-				t.Errorf("%s: %v", name, tags)
-			}
-		}
-		if tags := f.commit(e); len(tags) != 2 || tags[0] != 0 || tags[1] != 1 {
-			t.Errorf("tags %v", tags)
-		}
-		if tags := f.proposer.Applied(e.outcome); tags != nil {
-			t.Errorf("again: %v", tags)
-		}
-		_ = stop() // why it ends is shown elsewhere
-	})
+	for name, other := range map[string]func(*fsm.EntryOutcome){
+		"another term":   func(o *fsm.EntryOutcome) { o.Term++ },
+		"another number": func(o *fsm.EntryOutcome) { o.Number++ },
+		"skipped":        func(o *fsm.EntryOutcome) { o.Skipped = true },
+	} {
+		t.Run("after "+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, stop := start(t, testConfig())
+				f.propose(2)
+				e := f.submitted()[0]
+				before := *e.outcome
+				if other(&before); f.proposer.Applied(&before) != nil {
+					t.Error("tags come back with that one")
+				}
+				if tags := f.commit(e); len(tags) != 2 || tags[0] != 0 || tags[1] != 1 {
+					t.Errorf("tags %v", tags)
+				}
+				if tags := f.proposer.Applied(e.outcome); tags != nil {
+					t.Errorf("again: %v", tags)
+				}
+				_ = stop() // why it ends is shown elsewhere
+			})
+		})
+	}
 }
 
 // An idle leader writes nothing while nothing in the state waits for time to pass. A delivery watermark that has moved is in the log within 200 ms.

@@ -316,12 +316,14 @@ func TestDamagedIndexPlaceCutsNothingOff(t *testing.T) {
 // A data folder may have any name.
 func TestDataFolderWithBrackets(t *testing.T) {
 	for _, name := range []string{"a[b", "a[b]", "a*?\\"} {
-		dir := filepath.Join(t.TempDir(), name)
-		for range 2 {
-			if err := openStores(t, dir, WAL).Close(); err != nil {
-				t.Error(err)
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), name)
+			for range 2 {
+				if err := openStores(t, dir, WAL).Close(); err != nil {
+					t.Error(err)
+				}
 			}
-		}
+		})
 	}
 }
 

@@ -111,20 +111,22 @@ func TestCheckedLogCacheIsBounded(t *testing.T) {
 
 func TestStoresAreLocked(t *testing.T) {
 	for _, kind := range []Kind{BoltDB, WAL} {
-		dir := t.TempDir()
-		stores, err := OpenStores(dir, kind, quiet())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := OpenStores(dir, kind, quiet()); !errors.Is(err, ErrLocked) {
-			t.Errorf("%s: %v", kind, err)
-		}
-		if _, err := ConvertLog(t.Context(), dir, kind.other(), quiet()); !errors.Is(err, ErrLocked) {
-			t.Errorf("%s: converted: %v", kind, err)
-		}
-		if err := stores.Close(); err != nil {
-			t.Fatal(err)
-		}
+		t.Run(string(kind), func(t *testing.T) {
+			dir := t.TempDir()
+			stores, err := OpenStores(dir, kind, quiet())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := OpenStores(dir, kind, quiet()); !errors.Is(err, ErrLocked) {
+				t.Errorf("%s: %v", kind, err)
+			}
+			if _, err := ConvertLog(t.Context(), dir, kind.other(), quiet()); !errors.Is(err, ErrLocked) {
+				t.Errorf("%s: converted: %v", kind, err)
+			}
+			if err := stores.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -62,9 +63,11 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 // If --admin is no http or https URL with a host, the command fails. It does not report that no process listens there.
 func TestMalformedAdminAddressIsAUsageError(t *testing.T) {
 	for _, address := range []string{"localhost:7401", "http:///", "store-0:7401", ""} {
-		a := &administration{address: address, timeout: time.Second}
-		if listens, err := a.somebodyListens(t.Context()); listens || !isUsage(err) {
-			t.Errorf("%q: %t, %v", address, listens, err)
-		}
+		t.Run(fmt.Sprintf("%q", address), func(t *testing.T) {
+			a := &administration{address: address, timeout: time.Second}
+			if listens, err := a.somebodyListens(t.Context()); listens || !isUsage(err) {
+				t.Errorf("%q: %t, %v", address, listens, err)
+			}
+		})
 	}
 }

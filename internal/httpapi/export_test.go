@@ -53,9 +53,11 @@ func TestExportHasKeysAndValues(t *testing.T) {
 		t.Errorf("by pattern: %+v", page)
 	}
 	for _, body := range []string{`{"pattern":"["}`, `{"after":"?"}`} {
-		if code := follower.call(http.MethodPost, "/v1/keys/export", []byte(body), nil); code != http.StatusBadRequest {
-			t.Errorf("%s: %d", body, code)
-		}
+		t.Run(body, func(t *testing.T) {
+			if code := follower.call(http.MethodPost, "/v1/keys/export", []byte(body), nil); code != http.StatusBadRequest {
+				t.Errorf("%s: %d", body, code)
+			}
+		})
 	}
 }
 

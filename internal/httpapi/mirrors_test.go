@@ -64,8 +64,10 @@ func TestMirrorsAreShownAsTheLeaderKnowsThem(t *testing.T) {
 func TestMirrorsOfALeaderThatDoesNotServe(t *testing.T) {
 	leader, _ := startAPIs(t)
 	for method, path := range map[string]string{http.MethodGet: "/v1/mirrors", http.MethodPost: "/v1/mirrors/resync"} {
-		if code := leader.call(method, path, nil, nil); code != http.StatusServiceUnavailable {
-			t.Errorf("%s %s: %d", method, path, code)
-		}
+		t.Run(method, func(t *testing.T) {
+			if code := leader.call(method, path, nil, nil); code != http.StatusServiceUnavailable {
+				t.Errorf("%s %s: %d", method, path, code)
+			}
+		})
 	}
 }

@@ -126,12 +126,14 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 
 // An open loop that keeps up reports the rate that was offered, also if its last request is due long before its end.
 func TestOpenLoopReportsTheOfferedRate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, rate := range []float64{0.1, 1, 100} {
-			result := run(t, load.Options{Outstanding: 4, Duration: 10 * time.Second, Rate: rate}, func(context.Context, int) error { return nil })
-			if result.Rate != rate {
-				t.Errorf("%v requests a second were offered, %v are reported", rate, result.Rate)
-			}
-		}
-	})
+	for _, rate := range []float64{0.1, 1, 100} {
+		t.Run(fmt.Sprintf("%v requests per second", rate), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				result := run(t, load.Options{Outstanding: 4, Duration: 10 * time.Second, Rate: rate}, func(context.Context, int) error { return nil })
+				if result.Rate != rate {
+					t.Errorf("%v requests a second were offered, %v are reported", rate, result.Rate)
+				}
+			})
+		})
+	}
 }

@@ -1,6 +1,9 @@
 package topics
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 func TestTopicsOfAServiceID(t *testing.T) {
 	const client, key = "press-1", "line/7"
@@ -16,9 +19,11 @@ func TestTopicsOfAServiceID(t *testing.T) {
 		})
 	}
 	for topic, want := range map[string]bool{"a/ä/\u2060": false, "a\n": true, "\x7f": true, "\ufffe": true, "\U0001ffff": true, "\ufdd0": true, "\ufdf0": false} {
-		if HasDisallowedCharacters(topic) != want {
-			t.Errorf("%q: want %v", topic, want)
-		}
+		t.Run(fmt.Sprintf("%+q", topic), func(t *testing.T) {
+			if HasDisallowedCharacters(topic) != want {
+				t.Errorf("%q: want %v", topic, want)
+			}
+		})
 	}
 	if size := NotificationSize(client, key); size != len(Notification(client, key)) {
 		t.Errorf("size %d", size)

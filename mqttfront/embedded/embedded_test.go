@@ -241,15 +241,17 @@ func TestTakenPortIsAnError(t *testing.T) {
 // Only nodes may connect with the client ids of nodes, or publish on the topics of notifications and probes.
 func TestNodesAreProtected(t *testing.T) {
 	b := startBroker(t)
-	for _, options := range []*paho.Connect{
-		{ClientID: "holdfast-n1-in"},
-		{ClientID: "holdfast-out-0"},
-		{ClientID: "holdfast-out-0", UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("guess")},
-		{ClientID: "c", WillMessage: &paho.WillMessage{Topic: "clients/statestore/v1/x/y/command/notify/z", QoS: 1}},
+	for name, options := range map[string]*paho.Connect{
+		"a session's client id":                  {ClientID: "holdfast-n1-in"},
+		"a publishing connection's client id":    {ClientID: "holdfast-out-0"},
+		"a client id of nodes, a wrong password": {ClientID: "holdfast-out-0", UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("guess")},
+		"a will on a notification topic":         {ClientID: "c", WillMessage: &paho.WillMessage{Topic: "clients/statestore/v1/x/y/command/notify/z", QoS: 1}},
 	} {
-		if _, err := connect(t, b, options, nil); err == nil {
-			t.Errorf("%+v was let in", options)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, err := connect(t, b, options, nil); err == nil {
+				t.Errorf("%+v was let in", options)
+			}
+		})
 	}
 	if _, err := connect(t, b, &paho.Connect{ClientID: "holdfast-out-0", UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("secret")}, nil); err != nil {
 		t.Errorf("a node was not let in: %v", err)

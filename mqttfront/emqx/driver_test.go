@@ -183,10 +183,12 @@ func TestSubscribesOnBehalfOfClients(t *testing.T) {
 		client, hex string
 		made        bool
 	}{{"go", "676F", true}, {"go", "676F", false}, {"rust", "72757374", false}, {"one", "6F6E65", true}, {"gone", "676F6E65", false}} {
-		made, err := d.SubscribeNotifications(t.Context(), test.client, prefix+test.hex+"/command/notify/+")
-		if err != nil || made != test.made {
-			t.Errorf("%s: made %v, %v", test.client, made, err)
-		}
+		t.Run(fmt.Sprintf("%s, made %v", test.client, test.made), func(t *testing.T) {
+			made, err := d.SubscribeNotifications(t.Context(), test.client, prefix+test.hex+"/command/notify/+")
+			if err != nil || made != test.made {
+				t.Errorf("%s: made %v, %v", test.client, made, err)
+			}
+		})
 	}
 	client, _ := s.server.Clients.Get("go")
 	if got, ok := client.State.Subscriptions.Get(prefix + "676F/command/notify/+"); !ok || got.Qos != 1 {

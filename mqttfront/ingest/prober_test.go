@@ -102,16 +102,18 @@ func TestConnectionsWithoutAProbeDoNotMakeASessionYounger(t *testing.T) {
 // Round trips of about 40 ms show that the broker uses Nagle's algorithm, which is logged once. Shorter and longer ones do not show that.
 func TestNagleIsLoggedOnce(t *testing.T) {
 	for took, want := range map[time.Duration]int{41 * time.Millisecond: 1, time.Millisecond: 0, 100 * time.Millisecond: 0} {
-		var n nagle
-		logged := 0
-		for range 10 * nagleTrips {
-			if n.trip(took) {
-				logged++
+		t.Run(took.String(), func(t *testing.T) {
+			var n nagle
+			logged := 0
+			for range 10 * nagleTrips {
+				if n.trip(took) {
+					logged++
+				}
 			}
-		}
-		if logged != want {
-			t.Errorf("%v: logged %d times", took, logged)
-		}
+			if logged != want {
+				t.Errorf("%v: logged %d times", took, logged)
+			}
+		})
 	}
 }
 

@@ -52,9 +52,11 @@ func TestOrderOfASessionThatLagsIsKept(t *testing.T) {
 		"own list first":   merged(listOf(began, own...), listOf(began, other...)),
 		"other list first": merged(listOf(began, other...), listOf(began, own...)),
 	} {
-		if !slices.IsSorted(order) || len(order) != len(own) {
-			t.Errorf("%s: the order is %v", name, order)
-		}
+		t.Run(name, func(t *testing.T) {
+			if !slices.IsSorted(order) || len(order) != len(own) {
+				t.Errorf("%s: the order is %v", name, order)
+			}
+		})
 	}
 }
 

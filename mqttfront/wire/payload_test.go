@@ -82,10 +82,12 @@ func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 // An empty or too long continuation token becomes an invalid token. It does not count as absent.
 func TestTokenOutOfBoundsStaysAToken(t *testing.T) {
 	for _, token := range []string{"", strings.Repeat("x", fsm.MaxContinuationToken+1)} {
-		var command fsm.Command
-		if ParsePayload(resp.AppendArray(nil, "SCAN", "*", token), &command); string(command.Value) != "\x00" {
-			t.Errorf("%d bytes: the token is %.10q", len(token), command.Value)
-		}
+		t.Run(fmt.Sprintf("%d bytes", len(token)), func(t *testing.T) {
+			var command fsm.Command
+			if ParsePayload(resp.AppendArray(nil, "SCAN", "*", token), &command); string(command.Value) != "\x00" {
+				t.Errorf("%d bytes: the token is %.10q", len(token), command.Value)
+			}
+		})
 	}
 }
 
@@ -170,11 +172,13 @@ func TestOperationsOfATransactionAreParsed(t *testing.T) {
 		})
 	}
 	for _, count := range []int{0, 1, fsm.MaxOperations, fsm.MaxOperations + 1} {
-		var command fsm.Command
-		ParsePayload(resp.AppendArray(nil, append([]string{"txn"}, slices.Repeat([]string{array("GET", "k")}, count)...)...), &command)
-		if valid := count > 0 && count <= fsm.MaxOperations; valid != (command.Kind == fsm.KindTxn) || valid != (command.Error == fsm.NoError) || command.CaseError != fsm.ErrorUnknownCommand {
-			t.Errorf("%d operations: kind %d, errors %d and %d", count, command.Kind, command.CaseError, command.Error)
-		}
+		t.Run(fmt.Sprintf("%d operations", count), func(t *testing.T) {
+			var command fsm.Command
+			ParsePayload(resp.AppendArray(nil, append([]string{"txn"}, slices.Repeat([]string{array("GET", "k")}, count)...)...), &command)
+			if valid := count > 0 && count <= fsm.MaxOperations; valid != (command.Kind == fsm.KindTxn) || valid != (command.Error == fsm.NoError) || command.CaseError != fsm.ErrorUnknownCommand {
+				t.Errorf("%d operations: kind %d, errors %d and %d", count, command.Kind, command.CaseError, command.Error)
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -72,12 +73,14 @@ func TestAttacksOnIdentity(t *testing.T) {
 
 	// A request whose response topic is invalid, or belongs to another client or a node, is not answered. Its publisher is disconnected.
 	for _, topic := range []string{victim.topic, "clients/press-1/anything", "clients/press-1", goResponseOf("press-1"), "clients/robot-2/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response", strings.Repeat("l/", 200) + "l", "holdfast/holdfast/n1/probe", notificationsOf("press-1")[:60]} {
-		tried++
-		offender := g.connect(t, "robot-2", "robot")
-		offender.publish(request{payload: array("SET", "own/robot-2", "injected"), topic: topic, properties: []string{"__ts", now()}})
-		if reason := offender.end(); reason != 0x98 {
-			t.Errorf("response topic %s: ended with 0x%02X", topic, reason)
-		}
+		t.Run(fmt.Sprintf("%.60s", topic), func(t *testing.T) {
+			tried++
+			offender := g.connect(t, "robot-2", "robot")
+			offender.publish(request{payload: array("SET", "own/robot-2", "injected"), topic: topic, properties: []string{"__ts", now()}})
+			if reason := offender.end(); reason != 0x98 {
+				t.Errorf("response topic %s: ended with 0x%02X", topic, reason)
+			}
+		})
 	}
 	attacker = g.connect(t, "robot-1", "robot") // the broker disconnects all clients of the user robot, together with robot-2
 
@@ -151,18 +154,22 @@ func TestAttacksOnTopics(t *testing.T) {
 		strings.TrimSuffix(notificationsOf("press-1"), "#") + "6B": "forged", victim.topic: "forged", goResponseOf("press-1"): "forged", goResponseOf("robot-2"): "forged", "holdfast/holdfast/node/probe": "1 2 3",
 		"holdfast/holdfast/node/presence": "1 2", "$CONTROL/dynamic-security/v1": `{"commands":[{"command":"disableClient","username":"press"}]}`,
 	} {
-		tried++
-		response, err := g.connect(t, "robot-2", "robot").client.Publish(t.Context(), &paho.Publish{Topic: topic, QoS: 1, Payload: []byte(payload)})
-		if err == nil && (response == nil || response.ReasonCode < 0x80) {
-			t.Errorf("published on %s", topic)
-		}
+		t.Run(fmt.Sprintf("%.60s", topic), func(t *testing.T) {
+			tried++
+			response, err := g.connect(t, "robot-2", "robot").client.Publish(t.Context(), &paho.Publish{Topic: topic, QoS: 1, Payload: []byte(payload)})
+			if err == nil && (response == nil || response.ReasonCode < 0x80) {
+				t.Errorf("published on %s", topic)
+			}
+		})
 	}
 	for _, key := range []string{"own/press-1", "own/press-1/2"} {
-		victim.call(request{payload: array("KEYNOTIFY", key)})
-		victim.publish(request{payload: array("SET", key, "mine"), properties: []string{"__ts", now()}})
-		if note, reply := victim.receive(), victim.receive(); !bytes.Contains(reply.Payload, []byte("OK")) || !bytes.Contains(note.Payload, []byte("NOTIFY")) {
-			t.Errorf("%q, %q", reply.Payload, note.Payload)
-		}
+		t.Run(key, func(t *testing.T) {
+			victim.call(request{payload: array("KEYNOTIFY", key)})
+			victim.publish(request{payload: array("SET", key, "mine"), properties: []string{"__ts", now()}})
+			if note, reply := victim.receive(), victim.receive(); !bytes.Contains(reply.Payload, []byte("OK")) || !bytes.Contains(note.Payload, []byte("NOTIFY")) {
+				t.Errorf("%q, %q", reply.Payload, note.Payload)
+			}
+		})
 	}
 	victim.call(request{payload: array("GET", "own/press-1")})
 	// A message of the victim's would have come to the attacker before this reply.
@@ -179,10 +186,12 @@ func TestAttacksOnTopics(t *testing.T) {
 		"holdfast-out-0", "holdfast-n1-in", "holdfast-n1-in-01234567", "holdfast-ingest", "holdfast-n1-presence",
 		"press-1", "press-1/services", "robot-1/services", "press", "robotics", // the client ids of a user are its name, or begin with its name and a hyphen
 	} {
-		tried++
-		if _, err := login(t, g.address, &paho.Connect{ClientID: id, Username: "robot", UsernameFlag: true, Password: []byte(password), PasswordFlag: true}); err == nil {
-			t.Errorf("connected as %s", id)
-		}
+		t.Run(id, func(t *testing.T) {
+			tried++
+			if _, err := login(t, g.address, &paho.Connect{ClientID: id, Username: "robot", UsernameFlag: true, Password: []byte(password), PasswordFlag: true}); err == nil {
+				t.Errorf("connected as %s", id)
+			}
+		})
 	}
 	t.Logf("%d attacks on topics and client ids, all stopped", tried)
 }

@@ -57,8 +57,10 @@ func TestBenchHoldsRateAndWritesAHistogram(t *testing.T) {
 		t.Errorf("table: %d, %s", code, out)
 	}
 	for _, wrong := range [][]string{{"--rate", "-1"}, {"--ratio", "x"}, {"--client-id", "c"}} {
-		if out, code := holdfast(t, target.address, "", append([]string{"bench"}, wrong...)...); code != 2 {
-			t.Errorf("%q: exit code %d: %s", wrong, code, out)
-		}
+		t.Run(strings.Join(wrong, " "), func(t *testing.T) {
+			if out, code := holdfast(t, target.address, "", append([]string{"bench"}, wrong...)...); code != 2 {
+				t.Errorf("%q: exit code %d: %s", wrong, code, out)
+			}
+		})
 	}
 }

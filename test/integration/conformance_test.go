@@ -344,23 +344,27 @@ func TestMalformedRequestsAreRefused(t *testing.T) {
 		absent("no correlation data", "no-correlation")
 
 		for _, version := range []string{"2.0", "0.9", "1", "1.", ".0", "x", "1.x", "10.0", "1.0.0", " 1.0"} {
-			r = set("version")
-			r.properties = append(r.properties, "__protVer", version)
-			m = p.call(r)
-			stat, _ := property(m, "__stat")
-			supported, _ := property(m, "__supProtMajVer")
-			requested, _ := property(m, "__requestProtVer")
-			if len(m.Payload) != 0 || stat != "505" || supported != "1" || requested != version {
-				t.Errorf("version %q: %q, %v", version, m.Payload, m.Properties.User)
-			}
+			t.Run(fmt.Sprintf("version %q", version), func(t *testing.T) {
+				r = set("version")
+				r.properties = append(r.properties, "__protVer", version)
+				m = p.call(r)
+				stat, _ := property(m, "__stat")
+				supported, _ := property(m, "__supProtMajVer")
+				requested, _ := property(m, "__requestProtVer")
+				if len(m.Payload) != 0 || stat != "505" || supported != "1" || requested != version {
+					t.Errorf("version %q: %q, %v", version, m.Payload, m.Properties.User)
+				}
+			})
 		}
 		absent("unsupported version", "version")
 		for _, properties := range [][]string{{"__protVer", "1.7"}, {"__protVer", "2.0", "__protVer", "1.0"}, {"__protVer", "1.0", "__protVer", ""}} {
-			r = set("supported")
-			r.properties = append(r.properties, properties...)
-			if m = p.call(r); string(m.Payload) != "+OK\r\n" {
-				t.Errorf("%v: %q, %v", properties, m.Payload, m.Properties.User)
-			}
+			t.Run(strings.Join(properties, " "), func(t *testing.T) {
+				r = set("supported")
+				r.properties = append(r.properties, properties...)
+				if m = p.call(r); string(m.Payload) != "+OK\r\n" {
+					t.Errorf("%v: %q, %v", properties, m.Payload, m.Properties.User)
+				}
+			})
 		}
 
 		r = set("extras")
@@ -375,9 +379,11 @@ func TestMalformedRequestsAreRefused(t *testing.T) {
 		}
 
 		for _, correlation := range []string{"c", strings.Repeat("\x00\xff", 8), strings.Repeat("x", 1000)} {
-			if m = p.call(request{payload: array("GET", "extras"), correlation: correlation}); string(m.Payload) != "$1\r\nv\r\n" {
-				t.Errorf("correlation data of %d bytes: %q", len(correlation), m.Payload)
-			}
+			t.Run(fmt.Sprintf("correlation data of %d bytes", len(correlation)), func(t *testing.T) {
+				if m = p.call(request{payload: array("GET", "extras"), correlation: correlation}); string(m.Payload) != "$1\r\nv\r\n" {
+					t.Errorf("correlation data of %d bytes: %q", len(correlation), m.Payload)
+				}
+			})
 		}
 		if m.Properties.MessageExpiry != nil {
 			t.Errorf("a request without expiry got a reply with %d s", *m.Properties.MessageExpiry)
@@ -414,22 +420,24 @@ func TestInvalidResponseTopics(t *testing.T) {
 			"clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/6D65/command/notify/6B",
 			"$SYS/x", "a/+/b", "a/#", strings.Repeat("l/", 128) + "l",
 		} {
-			p := connect(t, target, fmt.Sprintf("forger%d", i), false)
-			key := fmt.Sprintf("forged%d", i)
-			p.publish(request{payload: array("SET", key, "v"), properties: []string{"__ts", now()}, topic: topic})
-			if target.embedded {
-				select {
-				case reason := <-p.ended:
-					if reason != 0x98 {
-						t.Errorf("%s: disconnected with reason 0x%02X", topic, reason)
+			t.Run(fmt.Sprintf("%.60s", topic), func(t *testing.T) {
+				p := connect(t, target, fmt.Sprintf("forger%d", i), false)
+				key := fmt.Sprintf("forged%d", i)
+				p.publish(request{payload: array("SET", key, "v"), properties: []string{"__ts", now()}, topic: topic})
+				if target.embedded {
+					select {
+					case reason := <-p.ended:
+						if reason != 0x98 {
+							t.Errorf("%s: disconnected with reason 0x%02X", topic, reason)
+						}
+					case <-time.After(wait):
+						t.Errorf("%s: its publisher was not disconnected", topic)
 					}
-				case <-time.After(wait):
-					t.Errorf("%s: its publisher was not disconnected", topic)
 				}
-			}
-			if m := watcher.call(request{payload: array("GET", key)}); string(m.Payload) != "$-1\r\n" {
-				t.Errorf("%s: it was executed", topic)
-			}
+				if m := watcher.call(request{payload: array("GET", key)}); string(m.Payload) != "$-1\r\n" {
+					t.Errorf("%s: it was executed", topic)
+				}
+			})
 		}
 		// A forged __srcId does not get another client disconnected: the embedded broker knows the publisher.
 		forger := connect(t, target, "forger", false)
@@ -460,16 +468,18 @@ func TestCopiesTakeEffectOnceAndAreAnsweredAlike(t *testing.T) {
 		if a, b := p.call(nx), p.call(nx); string(a.Payload) != "+OK\r\n" || string(b.Payload) != "+OK\r\n" {
 			t.Errorf("NX: %q, then %q", a.Payload, b.Payload)
 		}
-		for _, change := range []func(*request){
-			func(r *request) { r.payload = array("SET", "k", "3") },
-			func(r *request) { r.properties = []string{"__ts", now()} },
-			func(r *request) { r.correlation = "fedcba9876543210" },
+		for name, change := range map[string]func(*request){
+			"another payload":          func(r *request) { r.payload = array("SET", "k", "3") },
+			"another timestamp":        func(r *request) { r.properties = []string{"__ts", now()} },
+			"another correlation data": func(r *request) { r.correlation = "fedcba9876543210" },
 		} {
-			other := first
-			change(&other)
-			if m := p.call(other); timestamp(m) == timestamp(a) {
-				t.Errorf("another request was taken for a copy")
-			}
+			t.Run(name, func(t *testing.T) {
+				other := first
+				change(&other)
+				if m := p.call(other); timestamp(m) == timestamp(a) {
+					t.Errorf("another request was taken for a copy")
+				}
+			})
 		}
 		short := request{payload: array("SET", "s", "1"), properties: []string{"__ts", now()}, correlation: "short"}
 		if a, b := p.call(short), p.call(short); timestamp(a) == timestamp(b) {

@@ -126,10 +126,12 @@ func TestClientCommandsPrintAndExitAsDocumented(t *testing.T) {
 		}
 		version, _ := holdfast(t, target.address, "", "set", "guarded", "v")
 		for _, verb := range [][]string{{"set", "guarded", "w"}, {"del", "guarded"}} {
-			_, faults, code := holdfastWith(t, target.address, "", append(verb, "--if-version", "1:0:StateStore")...)
-			if want := "the value is of version " + strings.TrimSpace(version); code != 1 || !strings.Contains(faults, want) {
-				t.Errorf("%v: code %d, %q; want 1, %q", verb, code, faults, want)
-			}
+			t.Run(strings.Join(verb, " "), func(t *testing.T) {
+				_, faults, code := holdfastWith(t, target.address, "", append(verb, "--if-version", "1:0:StateStore")...)
+				if want := "the value is of version " + strings.TrimSpace(version); code != 1 || !strings.Contains(faults, want) {
+					t.Errorf("%v: code %d, %q; want 1, %q", verb, code, faults, want)
+				}
+			})
 		}
 	})
 }

@@ -179,9 +179,11 @@ func TestAttacksByRefusedLogins(t *testing.T) {
 	p.suback(l.response(p.id))
 	l.call(p, "+OK\r\n", "KEYNOTIFY", "own/press-go")
 	for _, user := range []string{"press", "robot", "nobody"} {
-		if _, err := login(t, g.address, &paho.Connect{ClientID: "press-go", CleanStart: true, Username: user, UsernameFlag: true, Password: []byte("wrong"), PasswordFlag: true}); err == nil {
-			t.Fatalf("%s is let in with a wrong password", user)
-		}
+		t.Run(user, func(t *testing.T) {
+			if _, err := login(t, g.address, &paho.Connect{ClientID: "press-go", CleanStart: true, Username: user, UsernameFlag: true, Password: []byte("wrong"), PasswordFlag: true}); err == nil {
+				t.Fatalf("%s is let in with a wrong password", user)
+			}
+		})
 	}
 	l.send(p, "SET", "own/press-go", "v")
 	if note := p.receive(); !strings.HasPrefix(string(note.Payload), "*4") {

@@ -76,9 +76,11 @@ func TestTLSAndLogin(t *testing.T) {
 		"no client certificate": {"--cert-file", "", "--key-file", ""},
 		"a wrong password":      {"--password-file", ca.File("ca.crt")},
 	} {
-		if _, code := holdfast(t, "", "", append(append([]string{"get", "k", "--timeout", "3s"}, login...), arguments...)...); code == 0 {
-			t.Errorf("%s is accepted", name)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, code := holdfast(t, "", "", append(append([]string{"get", "k", "--timeout", "3s"}, login...), arguments...)...); code == 0 {
+				t.Errorf("%s is accepted", name)
+			}
+		})
 	}
 }
 

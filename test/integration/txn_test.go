@@ -108,10 +108,12 @@ func TestTransactionNeedsTheRightsOfItsOperations(t *testing.T) {
 	must(t, press.call(request{payload: array("TXN", array("SET", "own/press-1/a", "1"), array("SET", "own/press-1/b", "1"), array("GET", "public/x")), properties: ts}), "*3\r\n+OK\r\n+OK\r\n$-1\r\n")
 	for name, operation := range map[string]string{"a write": array("SET", "public/x", "1"), "a read": array("GET", "own/robot-1")} {
 		for _, claimed := range []string{"press-1", "robot-1"} {
-			reply := press.call(request{payload: array("TXN", array("SET", "own/press-1/a", "2"), operation), properties: append([]string{"__srcId", claimed}, ts...)})
-			if string(reply.Payload) != errDenied {
-				t.Errorf("%s, as %s: %q", name, claimed, reply.Payload)
-			}
+			t.Run(name+", as "+claimed, func(t *testing.T) {
+				reply := press.call(request{payload: array("TXN", array("SET", "own/press-1/a", "2"), operation), properties: append([]string{"__srcId", claimed}, ts...)})
+				if string(reply.Payload) != errDenied {
+					t.Errorf("%s, as %s: %q", name, claimed, reply.Payload)
+				}
+			})
 		}
 	}
 	must(t, press.call(request{payload: array("GET", "own/press-1/a")}), "$1\r\n1\r\n")

@@ -222,10 +222,12 @@ func statefulSet(t testing.TB, r *release) *apps.StatefulSet {
 
 func TestDisruptionBudgetKeepsAQuorum(t *testing.T) {
 	for replicas, want := range map[int]bool{1: false, 3: true, 5: true} {
-		r := render(t, broker, fmt.Sprintf("replicas=%d", replicas))
-		if got := r.find("PodDisruptionBudget", "store-holdfast") != nil; got != want {
-			t.Errorf("%d replicas: a budget %v, want %v", replicas, got, want)
-		}
+		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) {
+			r := render(t, broker, fmt.Sprintf("replicas=%d", replicas))
+			if got := r.find("PodDisruptionBudget", "store-holdfast") != nil; got != want {
+				t.Errorf("%d replicas: a budget %v, want %v", replicas, got, want)
+			}
+		})
 	}
 	budget := get[policy.PodDisruptionBudget](t, render(t, broker), "PodDisruptionBudget", "store-holdfast")
 	if budget.Spec.MaxUnavailable.IntValue() != 1 {
@@ -245,9 +247,11 @@ func TestOnlyChangedSettingsRestartNodes(t *testing.T) {
 	}
 	before := checksum("policy.rules[0].x=1")
 	for _, value := range []string{"replicas=5", "tls.selfSigned.revision=2", "monitoring.dashboard.enabled=true", "backup.enabled=true"} {
-		if checksum("policy.rules[0].x=1", value) != before {
-			t.Errorf("%s restarts the nodes", value)
-		}
+		t.Run(value, func(t *testing.T) {
+			if checksum("policy.rules[0].x=1", value) != before {
+				t.Errorf("%s restarts the nodes", value)
+			}
+		})
 	}
 	if checksum("policy.rules[0].x=2") != before {
 		t.Error("another policy restarts the nodes")

@@ -15,9 +15,11 @@ func TestEditMustMatchExactlyOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, old := range []string{"two", "three"} {
-		if err := New().Edit(root, Edit{"a.go", old, "x"}); !errors.Is(err, ErrNotOnce) || !strings.Contains(err.Error(), "a.go") || !strings.Contains(err.Error(), old) {
-			t.Errorf("edit of %q: %v", old, err)
-		}
+		t.Run(old, func(t *testing.T) {
+			if err := New().Edit(root, Edit{"a.go", old, "x"}); !errors.Is(err, ErrNotOnce) || !strings.Contains(err.Error(), "a.go") || !strings.Contains(err.Error(), old) {
+				t.Errorf("edit of %q: %v", old, err)
+			}
+		})
 	}
 	if err := New().Edit(root, Edit{"b.go", "one", "x"}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("edit of a missing file: %v", err)

@@ -22,10 +22,15 @@ func TestArgumentErrorsAreTyped(t *testing.T) {
 	_, del := p.kv.Del(ctx, "")
 	_, vdel := p.kv.VDel(ctx, "", "x")
 	_, neg := p.kv.Set(ctx, "k", "x", expiry(-1))
-	for _, err := range []error{set, get, del, vdel, neg, p.kv.KeyNotify(ctx, ""), p.kv.KeyNotifyStop(ctx, "")} {
-		if !errors.Is(err, statestore.ErrArgument) {
-			t.Errorf("got %v", err)
-		}
+	for name, err := range map[string]error{
+		"Set without a key": set, "Get without a key": get, "Del without a key": del, "VDel without a key": vdel, "Set with a negative expiry": neg,
+		"KeyNotify without a key": p.kv.KeyNotify(ctx, ""), "KeyNotifyStop without a key": p.kv.KeyNotifyStop(ctx, ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !errors.Is(err, statestore.ErrArgument) {
+				t.Errorf("got %v", err)
+			}
+		})
 	}
 	p.wire.mu.Lock()
 	defer p.wire.mu.Unlock()
@@ -104,11 +109,15 @@ func TestServiceErrorsAreTyped(t *testing.T) {
 		wantErr(t, "QoS 0", err, "request must be published with QoS 1")
 	})
 	// GET ignores the timestamp and the fencing token.
-	for _, fn := range []mangler{without("__ts"), prop("__ts", "yesterday"), prop("__ft", "yesterday")} {
-		p.mangle(fn, func() {
-			if g, err := p.kv.Get(ctx, key); err != nil || g.Value != "kept" {
-				t.Errorf("GET: %+v %v", g, err)
-			}
+	for name, fn := range map[string]mangler{
+		"GET without a timestamp": without("__ts"), "GET with a malformed timestamp": prop("__ts", "yesterday"), "GET with a malformed token": prop("__ft", "yesterday"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.mangle(fn, func() {
+				if g, err := p.kv.Get(ctx, key); err != nil || g.Value != "kept" {
+					t.Errorf("%+v %v", g, err)
+				}
+			})
 		})
 	}
 	// NEX with an expected value, which the SDK has no option for.
@@ -130,23 +139,27 @@ func TestUnsupportedProtocolVersionIsRefused(t *testing.T) {
 	p := dial(ctx, t, peerOptions{})
 	key := unique("k")
 	for _, v := range []string{"2.0", "0.9", "one"} {
-		p.mangle(func(_ *string, _ *[]byte, o *mqtt.PublishOptions) { o.UserProperties["__protVer"] = v }, func() {
-			_, err := p.kv.Set(ctx, key, "x")
-			var remote *proterr.Remote
-			if !errors.As(err, &remote) {
-				t.Fatalf("%s: %v", v, err)
-			}
-			k, ok := remote.Kind.(proterr.UnsupportedVersion)
-			if !ok || k.ProtocolVersion != v || len(k.SupportedMajorProtocolVersions) != 1 || k.SupportedMajorProtocolVersions[0] != 1 {
-				t.Errorf("%s: %+v", v, remote.Kind)
-			}
+		t.Run(v, func(t *testing.T) {
+			p.mangle(func(_ *string, _ *[]byte, o *mqtt.PublishOptions) { o.UserProperties["__protVer"] = v }, func() {
+				_, err := p.kv.Set(ctx, key, "x")
+				var remote *proterr.Remote
+				if !errors.As(err, &remote) {
+					t.Fatalf("%s: %v", v, err)
+				}
+				k, ok := remote.Kind.(proterr.UnsupportedVersion)
+				if !ok || k.ProtocolVersion != v || len(k.SupportedMajorProtocolVersions) != 1 || k.SupportedMajorProtocolVersions[0] != 1 {
+					t.Errorf("%s: %+v", v, remote.Kind)
+				}
+			})
 		})
 	}
 	for _, v := range []string{"1.0", "1.7"} {
-		p.mangle(func(_ *string, _ *[]byte, o *mqtt.PublishOptions) { o.UserProperties["__protVer"] = v }, func() {
-			if g := p.get(ctx, key); !g.Version.IsZero() {
-				t.Errorf("the refused SET was executed: %+v", g)
-			}
+		t.Run(v, func(t *testing.T) {
+			p.mangle(func(_ *string, _ *[]byte, o *mqtt.PublishOptions) { o.UserProperties["__protVer"] = v }, func() {
+				if g := p.get(ctx, key); !g.Version.IsZero() {
+					t.Errorf("the refused SET was executed: %+v", g)
+				}
+			})
 		})
 	}
 }

@@ -32,11 +32,17 @@ stateStoreResources:
 			}
 		})
 	}
-	for _, text := range []string{"rules: []", "principals: {clientIds: []}\nstateStoreResources: [{method: Read, keys: ['*']}]", "principals: {clientIds: [x]}\nstateStoreResources: []"} {
-		none, err := Parse([]byte(text))
-		if err != nil || none.FirstRule(&policy.Principal{ClientID: "x"}, policy.Read, []byte("k")) != 0 {
-			t.Errorf("an empty list revokes: %v", err)
-		}
+	for name, text := range map[string]string{
+		"no rules":      "rules: []",
+		"no principals": "principals: {clientIds: []}\nstateStoreResources: [{method: Read, keys: ['*']}]",
+		"no resources":  "principals: {clientIds: [x]}\nstateStoreResources: []",
+	} {
+		t.Run("an empty list revokes: "+name, func(t *testing.T) {
+			none, err := Parse([]byte(text))
+			if err != nil || none.FirstRule(&policy.Principal{ClientID: "x"}, policy.Read, []byte("k")) != 0 {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }
 

@@ -43,26 +43,28 @@ func TestReportSaysFirstWhatWasBroken(t *testing.T) {
 		"No promise was broken":   {},
 		"Promises were broken: 1": {Violations: []history.Violation{{Check: "fencing", Text: "<b>"}}},
 	} {
-		folder := t.TempDir()
-		report := New(r, h, findings)
-		if err := report.Write(folder); err != nil {
-			t.Fatal(err)
-		}
-		page, err := os.ReadFile(filepath.Join(folder, "report.html"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, part := range []string{want, "3 nodes, 1m30s of faults", "<td>11s</td><td>13s</td>", "make chaos SEED=7", "power failure of the leader", "data:image/png;base64,iVBOR"} {
-			if !strings.Contains(string(page), part) {
-				t.Errorf("%q is missing", part)
+		t.Run(want, func(t *testing.T) {
+			folder := t.TempDir()
+			report := New(r, h, findings)
+			if err := report.Write(folder); err != nil {
+				t.Fatal(err)
 			}
-		}
-		if strings.Contains(string(page), "<pre><b>fencing</b>: <b>") {
-			t.Error("what clients wrote is taken for HTML")
-		}
-		if !strings.Contains(report.Summary(), strings.ToLower(want[:3])) && want[0] == 'N' {
-			t.Error(report.Summary())
-		}
+			page, err := os.ReadFile(filepath.Join(folder, "report.html"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, part := range []string{want, "3 nodes, 1m30s of faults", "<td>11s</td><td>13s</td>", "make chaos SEED=7", "power failure of the leader", "data:image/png;base64,iVBOR"} {
+				if !strings.Contains(string(page), part) {
+					t.Errorf("%q is missing", part)
+				}
+			}
+			if strings.Contains(string(page), "<pre><b>fencing</b>: <b>") {
+				t.Error("what clients wrote is taken for HTML")
+			}
+			if !strings.Contains(report.Summary(), strings.ToLower(want[:3])) && want[0] == 'N' {
+				t.Error(report.Summary())
+			}
+		})
 	}
 }
 
