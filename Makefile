@@ -83,7 +83,7 @@ test-go: ## unit, property and integration tests
 
 test-sdk: packages ## the protocol's Go client library, unmodified, with holdfast dev and with Mosquitto: open, in production, and with leaders killed
 	cd test/sdk && go test -count=1 -timeout 5m ./...
-	HOLDFAST_LIBRARIES=1 go test -count=1 -timeout 15m -run TestGoLibrary -v ./test/integration | grep -v level=
+	HOLDFAST_LIBRARIES=1 go test -count=1 -timeout 15m -run TestProtocolsGoLibraryWorks -v ./test/integration | grep -v level=
 
 test-page: ## the status page in Debian's Chromium; its pictures are in report/page (a module of its own)
 	@$(MAKE) --no-print-directory packages PACKAGES=chromium
@@ -125,7 +125,7 @@ soak: ## the embedded broker for 30 s at 256 outstanding requests
 	HOLDFAST_SOAK=30s go test -race -count=1 -timeout 5m -run Soak -v ./mqttfront/embedded
 
 figures: ## measure: a million keys, one node beside three, 20 repetitions of each failure (20 minutes)
-	HOLDFAST_FIGURES=1000000 go test -count=1 -timeout 30m -run 'TestManyKeys|TestThroughput|TestWear' -v ./test/integration | grep -v level=
+	HOLDFAST_FIGURES=1000000 go test -count=1 -timeout 30m -run 'TestFiguresNodeWithManyKeys|TestFiguresThroughput|TestFiguresDiskBytesPerSet' -v ./test/integration | grep -v level=
 	HOLDFAST_REPEAT=20 go test -count=1 -timeout 20m -run TestFailoverFailsNoRequest -v ./test/integration | grep -v level=
 
 brokers: ## real brokers, of this Debian and of newer ones in folders that debootstrap makes (2 minutes once), and the page about Mosquitto: ONLY=name,name; needs root (15 minutes)
@@ -161,7 +161,7 @@ k8s-images: ## images of two versions of this tree, and what a cluster needs bes
 
 k8s: k8s-packages k8s-images ## a real Kubernetes cluster of five nodes, in which the chart lives under load; needs root, Docker Engine, and 10 minutes once to build it
 	$(K8S)/build.sh full
-	cd $(K8S) && trap cluster/cluster.sh\ down EXIT && HOLDFAST_K8S=full go test -count=1 -timeout 20m -run TestLife -v .
+	cd $(K8S) && trap cluster/cluster.sh\ down EXIT && HOLDFAST_K8S=full go test -count=1 -timeout 20m -run TestChartServesThroughAllOperations -v .
 
 chart-docs: k8s-api ## make the chart's README from its values
 	$$($(K8S)/build.sh folder)/helm-docs --chart-search-root helm

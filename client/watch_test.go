@@ -131,7 +131,7 @@ func TestClosingAWatchKeepsANewerOne(t *testing.T) {
 }
 
 // The watcher of a pattern receives the changes of all keys that match, also if another watcher watches one of these keys.
-func TestWatchOfAPattern(t *testing.T) {
+func TestWatcherOfAPatternReceivesAllMatches(t *testing.T) {
 	c, ctx := connect(t), t.Context()
 	all, err := c.Watch(ctx, "globbed/*/on", client.Glob())
 	if err != nil {

@@ -108,7 +108,7 @@ func TestDedupIsNotEvictedByCrowding(t *testing.T) {
 }
 
 // A client that fills its share of the outcomes is refused, and no other client notices.
-func TestDedupShareOfAClient(t *testing.T) {
+func TestClientWithAFullDedupShareIsRefused(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.DedupEntries, s.Limits.DedupPerClient = 100, 10 })
 	results := map[Code]int{}

@@ -72,7 +72,7 @@ func transaction() Command {
 	return c
 }
 
-func TestEntryRoundTrip(t *testing.T) {
+func TestDecodedEntryIsTheEncodedOne(t *testing.T) {
 	want := fullEntry(t)
 	got, err := DecodeEntry(AppendEntry(nil, want))
 	if err != nil || !reflect.DeepEqual(got, want) {

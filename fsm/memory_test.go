@@ -9,7 +9,7 @@ import (
 )
 
 // A million keys of 20 bytes with values of 100 bytes cost at most 110 bytes of live heap each beside key and value.
-func TestMemoryPerKey(t *testing.T) {
+func TestMemoryPerKeyIsBounded(t *testing.T) {
 	const keys, batch, keySize, valueSize, most = 1_000_000, 1000, 20, 100, 110
 	l := newLeader(t)
 	before := heap()
@@ -32,7 +32,7 @@ func TestMemoryPerKey(t *testing.T) {
 }
 
 // A million outcomes cost at most 100 bytes of live heap each.
-func TestMemoryPerOutcome(t *testing.T) {
+func TestMemoryPerOutcomeIsBounded(t *testing.T) {
 	const outcomes, most = 1_000_000, 100
 	before := heap()
 	d := newDedup()

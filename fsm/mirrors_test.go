@@ -155,7 +155,7 @@ func TestDueKeyIsNotShown(t *testing.T) {
 }
 
 // Before VersionMirrors is in force, settings go into the log without mirrors, because older members do not know them.
-func TestSettingsBeforeMirrors(t *testing.T) {
+func TestMirrorsWaitForTheirVersion(t *testing.T) {
 	settings := DefaultSettings()
 	settings.Mirrors = []Mirror{{Keys: "*", Topic: "all/"}}
 	if older := settings.ForVersion(VersionMirrors - 1); older.Mirrors != nil {

@@ -181,7 +181,7 @@ func TestIncompleteSnapshotReplacesNothing(t *testing.T) {
 }
 
 // The machine and its snapshots remember pinned non-voters (members that are not promoted to voters). Their number is bounded.
-func TestPinNonVoter(t *testing.T) {
+func TestPinnedNonVotersAreRemembered(t *testing.T) {
 	l := newLeader(t)
 	l.do(Command{Kind: KindPinNonVoter, Key: []byte("n2.b")})
 	l.do(Command{Kind: KindPinNonVoter, Key: []byte("n1.a")})

@@ -66,7 +66,7 @@ func TestTimestampOfTheStoreIsNeverSkewed(t *testing.T) {
 
 // The first failed check, in the order of the protocol, decides the answer. The rows change the same command: each one breaks another rule, which is
 // checked before those of the rows above. So no row runs alone.
-func TestOrderOfChecks(t *testing.T) {
+func TestFirstFailedCheckDecides(t *testing.T) {
 	l := newLeader(t)
 	deny, _ := policy.Compile([]policy.Rule{{ClientIDs: []string{"c"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*"}}}}})
 	l.configure(func(s *Settings) { s.Policy, s.Limits.TotalBytes, s.Limits.ValueBytes = deny, 10, 100 })
@@ -348,7 +348,7 @@ func TestQuotasAreEnforced(t *testing.T) {
 }
 
 // A client that has its share of the watches gets no more. A renewal is not one more, and an end makes room. A restored machine has the same count.
-func TestWatchShareOfAClient(t *testing.T) {
+func TestClientWithItsShareOfWatchesGetsNoMore(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.WatchesPerClient = 2 })
 	watch := func(client, key string) Result {

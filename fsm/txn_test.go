@@ -105,7 +105,7 @@ func TestTransactionHasOneToken(t *testing.T) {
 }
 
 // A quota holds for what all operations add together: what one deletes makes room for another.
-func TestQuotaOfATransaction(t *testing.T) {
+func TestQuotaHoldsForATransactionAsAWhole(t *testing.T) {
 	l := newLeaderOf(t, VersionTxn)
 	l.configure(func(s *Settings) { s.Limits.Keys, s.Limits.TotalBytes = 3, 100 })
 	l.apply(l.set("a", "1"), l.set("b", "2"))
@@ -121,7 +121,7 @@ func TestQuotaOfATransaction(t *testing.T) {
 }
 
 // The policy decides about each operation.
-func TestPolicyOfATransaction(t *testing.T) {
+func TestPolicyDecidesAboutEachOperation(t *testing.T) {
 	l := newLeaderOf(t, VersionTxn)
 	rules, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"c"}, Resources: []policy.Resource{
 		{Access: policy.ReadWrite, Keys: []string{"mine"}}, {Access: policy.Read, Keys: []string{"theirs"}},

@@ -90,7 +90,7 @@ func BenchmarkVerbs(b *testing.B) {
 	}
 }
 
-func TestAllocationsOfVerbs(t *testing.T) {
+func TestAllocationsOfVerbsAreBounded(t *testing.T) {
 	if os.Getenv("HOLDFAST_ALLOCATIONS") == "" {
 		t.Skip("HOLDFAST_ALLOCATIONS is not set: make allocations (the race detector allocates, too)")
 	}

@@ -49,7 +49,7 @@ func TestTimestampsAreParsedWithoutOverflow(t *testing.T) {
 }
 
 // The worked example on the page of the public state store protocol.
-func TestReceiveWorkedExample(t *testing.T) {
+func TestReceiveFollowsTheWorkedExample(t *testing.T) {
 	var clock Clock
 	got := clock.Receive(Timestamp{1696374425000, 0, "CLIENT"}, 1696374425000).Timestamp(StoreNodeID)
 	if got.String() != "1696374425000:1:StateStore" {

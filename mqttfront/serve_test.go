@@ -76,7 +76,7 @@ func (c *confirmations) Confirm(context.Context) error {
 
 // † Leadership is confirmed before CONNECT and again after CONNACK, and only then is anything published: a leader that was
 // paused in between would take the sessions of its successor over, and publish old notifications again.
-func TestTakeOverIsConfirmedTwice(t *testing.T) {
+func TestSessionTakeoverIsConfirmedTwice(t *testing.T) {
 	lost := errors.New("no leader any more")
 	for name, test := range map[string]struct {
 		answers  []error
@@ -122,7 +122,7 @@ func TestTakeOverIsConfirmedTwice(t *testing.T) {
 
 // † A new leader whose leadership is confirmed answers the requests that it held, and those that only another node held. It publishes the replies on the
 // publishing connections that it took over.
-func TestTakeOverAnswers(t *testing.T) {
+func TestNewLeaderAnswersHeldRequests(t *testing.T) {
 	f, s := newTestFront(t)
 	f.SetStore(s)
 	broker := &fakeBroker{}

@@ -221,7 +221,7 @@ func TestRepliesOfATransactionAreParsed(t *testing.T) {
 }
 
 // All returns the arguments beyond those that are kept, too.
-func TestAllArgumentsOfARequest(t *testing.T) {
+func TestAllReturnsEveryArgument(t *testing.T) {
 	var want []string
 	for i := range 100 {
 		want = append(want, fmt.Sprint(i))

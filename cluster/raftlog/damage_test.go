@@ -121,7 +121,7 @@ func places(t *testing.T) int {
 // A node notices a flipped bit in any part of its log that is in use, before it serves what it read. Two kinds look like an unfinished write, so the store
 // drops entries: for raft-wal, a bit in a frame header of the newest segment; for boltdb, one in the newest meta page. The end mark (the file log-end,
 // which names the last acknowledged entry) shows that entries are missing.
-func TestFlippedBitInALog(t *testing.T) {
+func TestFlippedBitInALogIsNoticed(t *testing.T) {
 	for _, kind := range []Kind{BoltDB, WAL} {
 		t.Run(string(kind), func(t *testing.T) {
 			dir := t.TempDir()
@@ -154,7 +154,7 @@ func TestFlippedBitInALog(t *testing.T) {
 func inProcess(t *testing.T, dir string, kind Kind) damaged {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestReadDamaged$")
+	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestHelperProcess$")
 	child.Env = append(os.Environ(), "HOLDFAST_DAMAGED="+dir, "HOLDFAST_DAMAGED_KIND="+string(kind), "GORACE=atexit_sleep_ms=0") // the race detector sleeps for a second otherwise
 	out, err := child.Output()
 	if err != nil { // ended, or hangs
@@ -169,11 +169,11 @@ func inProcess(t *testing.T, dir string, kind Kind) damaged {
 	return ""
 }
 
-// TestReadDamaged is no test: it is what the child process of inProcess runs.
-func TestReadDamaged(t *testing.T) {
+// TestHelperProcess is no test: it is what the child process of inProcess runs.
+func TestHelperProcess(t *testing.T) {
 	dir := os.Getenv("HOLDFAST_DAMAGED")
 	if dir == "" {
-		t.Skip("TestFlippedBitInALog runs it")
+		t.Skip("TestFlippedBitInALogIsNoticed runs it")
 	}
 	fmt.Println("found: " + readDamaged(dir, Kind(os.Getenv("HOLDFAST_DAMAGED_KIND")), commandEntries(1, damageEntries)))
 }

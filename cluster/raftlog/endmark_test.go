@@ -314,7 +314,7 @@ func TestDamagedIndexPlaceCutsNothingOff(t *testing.T) {
 }
 
 // A data folder may have any name.
-func TestDataFolderWithBrackets(t *testing.T) {
+func TestDataFolderMayHaveAnyName(t *testing.T) {
 	for _, name := range []string{"a[b", "a[b]", "a*?\\"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), name)
@@ -408,7 +408,7 @@ func TestMarkOfARemovedLogIsRemoved(t *testing.T) {
 }
 
 // The mark is a format on the disk: an older file must be read.
-func TestFormatOfTheMark(t *testing.T) {
+func TestEarlierEndMarkIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), markFile)
 	const text = "log-end 1 00000000000000001234 00000000000000000007 110c1e6b\n"
 	want := entryID{1234, 7}

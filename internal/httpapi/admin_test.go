@@ -217,7 +217,7 @@ func TestAnyNodeListsKeysAndEndsWatches(t *testing.T) {
 }
 
 // Any node forwards to the leader what only the leader can do. One such request is to demote the leader itself, which transfers the leadership first.
-func TestChangesByWayOfAnyNode(t *testing.T) {
+func TestAnyNodeForwardsChangesToTheLeader(t *testing.T) {
 	leader, follower := startAPIs(t)
 	leader.set("k", "v")
 	var list []membership.Member
@@ -268,7 +268,7 @@ func TestChangesByWayOfAnyNode(t *testing.T) {
 	}
 }
 
-func TestSnapshotsByWayOfAnyNode(t *testing.T) {
+func TestAnyNodeTakesAndRestoresSnapshots(t *testing.T) {
 	leader, follower := startAPIs(t)
 	leader.set("k", "saved")
 	request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, follower.url+"/v1/snapshot", nil)
@@ -335,7 +335,7 @@ func TestOtherSitesAreRefused(t *testing.T) {
 }
 
 // The outcome in an error is "not done" only if it is certain that nothing was done.
-func TestOutcomeOfAnError(t *testing.T) {
+func TestErrorIsNotDoneOnlyIfThatIsCertain(t *testing.T) {
 	for name, test := range map[string]struct {
 		err  error
 		want string

@@ -57,7 +57,7 @@ func TestOpenLoopHasNoCoordinatedOmission(t *testing.T) {
 }
 
 // If a system cannot keep up with Options.Rate, the result has the rate that it reached, and latencies with the time in the backlog.
-func TestOpenLoopBeyondCapacity(t *testing.T) {
+func TestOverloadedOpenLoopReportsItsRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		result := run(t, load.Options{Outstanding: 1, Rate: 1000, Duration: 10 * time.Second}, func(context.Context, int) error {
 			time.Sleep(5 * time.Millisecond)

@@ -42,7 +42,7 @@ func readOwn(reader *bufio.Reader) error {
 }
 
 // A received message costs three allocations: its bytes, the text in it, and the message.
-func TestAllocationsOfReceiving(t *testing.T) {
+func TestReceivedMessageCostsThreeAllocations(t *testing.T) {
 	if allocations := testing.AllocsPerRun(100, rereading(t, readOwn)); allocations > 3 {
 		t.Errorf("%v allocations, want 3", allocations)
 	}

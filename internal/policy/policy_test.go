@@ -129,7 +129,7 @@ func TestPolicyAllowsByRule(t *testing.T) {
 }
 
 // The steps of matching a key grow with the length of the client id or user name that a token stands for.
-func TestStepsOfGrants(t *testing.T) {
+func TestMatchingStepsGrowWithTheClientID(t *testing.T) {
 	policy, err := Compile([]Rule{{ClientIDs: []string{"*"}, Resources: []Resource{{Read, Pattern, []string{"*{principal.clientId}/[ab]"}}}}})
 	if err != nil {
 		t.Fatal(err)

@@ -133,7 +133,7 @@ func TestSettingsErrorsNameFieldValueAndReason(t *testing.T) {
 }
 
 // What `config show` prints can be used as a file.
-func TestShowRoundTrip(t *testing.T) {
+func TestShownSettingsCanBeUsedAsAFile(t *testing.T) {
 	s := Default()
 	s.Identity.AttributeProperties = []string{"a,b", "c"}
 	s.Limits.Keys, s.Watch.TTL, s.Protocol.CaseInsensitive = 5, 90*time.Second, true

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestTopicsOfAServiceID(t *testing.T) {
+func TestTopicsAreAsInTheProtocol(t *testing.T) {
 	const client, key = "press-1", "line/7"
 	for name, test := range map[string]struct{ got, want string }{
 		"requests":      {Invoke, "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"},

@@ -99,7 +99,7 @@ func publisher(t *testing.T, b *Broker, id string) *mqttconn.Publisher {
 }
 
 // Hundreds of QoS 1 requests under way at once do not make mochi (the embedded broker's MQTT server) hang. `make soak` runs the test for 30 s.
-func TestSoak(t *testing.T) {
+func TestManyRequestsAtOnceDoNotHangTheBroker(t *testing.T) {
 	duration := 3 * time.Second
 	if text := os.Getenv("HOLDFAST_SOAK"); text != "" {
 		var err error
@@ -271,7 +271,7 @@ func TestNodesAreProtected(t *testing.T) {
 
 // Clients cannot forge the stamps: the user properties that the broker adds to requests. The time of a disconnect is the number in the stamps of its
 // connection. Each connection has a greater number than earlier ones.
-func TestOriginAndDisconnects(t *testing.T) {
+func TestStampsCannotBeForged(t *testing.T) {
 	b := startBroker(t)
 	disconnects := make(chan broker.Disconnect, 10)
 	ctx, cancel := context.WithCancel(t.Context())

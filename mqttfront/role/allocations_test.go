@@ -135,7 +135,7 @@ func (p *path) run() {
 // allocationsPerSet is the most allocations of a SET on the leader, from the connection to its reply. Lower it when a change saves some.
 const allocationsPerSet = 12
 
-func TestAllocationsPerSet(t *testing.T) {
+func TestAllocationsPerSetAreBounded(t *testing.T) {
 	if os.Getenv("HOLDFAST_ALLOCATIONS") == "" {
 		t.Skip("HOLDFAST_ALLOCATIONS is not set: make allocations (the race detector allocates, too)")
 	}

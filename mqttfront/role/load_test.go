@@ -37,7 +37,7 @@ func TestClientBeyondItsShareIsRefused(t *testing.T) {
 }
 
 // A client's share is bounded in bytes, too. A single request always fits.
-func TestShareOfBytes(t *testing.T) {
+func TestClientShareIsBoundedInBytes(t *testing.T) {
 	shares := newClientShares(&Config{RequestsPerClient: 100, HoldBytes: 4000})
 	if shares.full("c", 1_000_000) {
 		t.Error("a single request does not fit")

@@ -63,7 +63,7 @@ func set() *paho.Publish {
 }
 
 // The TTL of a request is its message expiry, up to MaxExpiry. Its outcome is remembered for the TTL and Margin.
-func TestTimesOfARequest(t *testing.T) {
+func TestTTLIsTheMessageExpiryUpToMaxExpiry(t *testing.T) {
 	d := Decoder{DefaultExpiry: time.Minute, MaxExpiry: 2 * time.Minute, Margin: time.Hour}
 	now := time.Now()
 	seconds := func(n uint32) *uint32 { return &n }

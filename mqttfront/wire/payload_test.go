@@ -184,7 +184,7 @@ func TestOperationsOfATransactionAreParsed(t *testing.T) {
 
 // A transaction has one timestamp and one fencing token. If one of them is missing or malformed, each operation gets the error that it would get as a
 // single command.
-func TestTimesOfATransaction(t *testing.T) {
+func TestTransactionHasOneTimestampAndToken(t *testing.T) {
 	var command fsm.Command
 	ParsePayload(resp.AppendArray(nil, "TXN",
 		string(resp.AppendArray(nil, "SET", "s", "v")), string(resp.AppendArray(nil, "DEL", "d")), string(resp.AppendArray(nil, "GET", "g"))), &command)

@@ -391,7 +391,7 @@ func TestNotesOrderWhereSomeWereGivenUp(t *testing.T) {
 }
 
 // A history that was saved is the same when it is loaded.
-func TestSaveAndLoad(t *testing.T) {
+func TestLoadedHistoryIsTheSavedOne(t *testing.T) {
 	h := New()
 	for _, ops := range histories() {
 		for _, o := range ops {
@@ -456,7 +456,7 @@ func TestUnknownOutcomeGoesOnAsAnotherProcessInEDN(t *testing.T) {
 }
 
 // A transaction is written in Elle's form, as its reads and writes. A condition is written as a read.
-func TestTransactionsInEDN(t *testing.T) {
+func TestTransactionsAreWrittenAsReadsAndWrites(t *testing.T) {
 	h := history([]*Op{
 		bankOp("a", 0, 1, "OK", sets("100 a")[:2]), bankOp("a", 2, 3, "-1", move("100 a", "100 b", "90 c", "110 c")),
 		bankOp("a", 4, 5, "read 100 a,nil", gets()[:2]), op("a", Get, "bank/0/0", "", 6, 7, "100 a", 1), op("b", Get, "r/1", "", 6, 7, "x", 1),

@@ -13,7 +13,7 @@ import (
 
 // A client cannot pass for another one by anything that it sends: user properties, a response topic or a will. It neither reads nor changes the other
 // client's keys and watches.
-func TestAttacksOnIdentity(t *testing.T) {
+func TestAttacksOnIdentityAreStopped(t *testing.T) {
 	g := startGuarded(t)
 	s, audit := startGuardedServer(t, g)
 	victim, attacker := g.connect(t, "press-1", "press"), g.connect(t, "robot-1", "robot")
@@ -129,7 +129,7 @@ func repeated(key, value string, count int) (properties []string) {
 
 // A client cannot subscribe to, or publish on, topics of nodes and of other clients, nor connect under their client ids. The plugin and the access control
 // list deny it.
-func TestAttacksOnTopics(t *testing.T) {
+func TestAttacksOnTopicsAreStopped(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
 	victim, attacker := g.connect(t, "press-1", "press"), g.connect(t, "robot-1", "robot")

@@ -409,7 +409,7 @@ func TestMalformedRequestsAreRefused(t *testing.T) {
 }
 
 // A request with an invalid response topic is not answered or executed, and the embedded broker disconnects its publisher.
-func TestInvalidResponseTopics(t *testing.T) {
+func TestInvalidResponseTopicIsNotAnswered(t *testing.T) {
 	t.Parallel() // it mostly waits
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		watcher := connect(t, target, "watcher", false)

@@ -66,9 +66,9 @@ func patiently(t *testing.T, what string, condition func() bool) time.Duration {
 	return time.Since(began)
 }
 
-// TestManyKeys measures how long a node with many keys takes to start, and a wiped node to vote again, and the latency of requests meanwhile. It has no
+// TestFiguresNodeWithManyKeys measures how long a node with many keys takes to start, and a wiped node to vote again, and the latency of requests meanwhile. It has no
 // bounds.
-func TestManyKeys(t *testing.T) {
+func TestFiguresNodeWithManyKeys(t *testing.T) {
 	keys := keysForFigures(t)
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
@@ -107,8 +107,8 @@ func TestManyKeys(t *testing.T) {
 	}
 }
 
-// TestThroughput measures the requests per second with one node and with three, in turn. It has no bounds.
-func TestThroughput(t *testing.T) {
+// TestFiguresThroughput measures the requests per second with one node and with three, in turn. It has no bounds.
+func TestFiguresThroughput(t *testing.T) {
 	keysForFigures(t)
 	for round := range 3 {
 		for _, size := range []int{1, 3} {

@@ -89,7 +89,7 @@ func (p *peer) suback(filter string) byte {
 }
 
 // The store understands what each library sends, and sends what each needs, with the embedded broker and with Mosquitto in its production configuration.
-func TestLibrariesOnTheWire(t *testing.T) {
+func TestEachLibraryIsUnderstoodOnTheWire(t *testing.T) {
 	g := startGuarded(t)
 	s, _ := startGuardedServer(t, g)
 	embedded := startEmbedded(t)
@@ -171,7 +171,7 @@ func (l *library) drive(t *testing.T, p *peer) {
 
 // A login with a wrong password, under the client id of a connected client, does not end the delivery of that client's notifications. From 2.0.13 on,
 // Mosquitto reports such a login to plugins as a disconnect of that client id.
-func TestAttacksByRefusedLogins(t *testing.T) {
+func TestRefusedLoginEndsNoDelivery(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
 	l := libraries()[2]
@@ -310,9 +310,9 @@ func TestDeafClientIsBounded(t *testing.T) {
 	}
 }
 
-// TestGoLibrary runs the tests of test/sdk, which use the protocol's own Go library, behind Mosquitto with the plugin: with all topics allowed, in the
+// TestProtocolsGoLibraryWorks runs the tests of test/sdk, which use the protocol's own Go library, behind Mosquitto with the plugin: with all topics allowed, in the
 // production configuration, and in that while the leader is killed every ten seconds. `make test-sdk` runs it.
-func TestGoLibrary(t *testing.T) {
+func TestProtocolsGoLibraryWorks(t *testing.T) {
 	if os.Getenv("HOLDFAST_LIBRARIES") == "" {
 		t.Skip("make test-sdk runs it")
 	}

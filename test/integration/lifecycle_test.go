@@ -100,7 +100,7 @@ func (s *server) idOf(t testing.TB, asked *server) string {
 
 // A node that is in no list of peers joins, and votes when it has caught up. It can be demoted, and made a voter again. A member that is removed stops with
 // a message, and does not join again before its data folder is emptied.
-func TestJoinAndRemove(t *testing.T) {
+func TestJoinedNodeVotesAndRemovedOneStaysOut(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	l := startLoad(t, broker.address, 8, 10*time.Millisecond)
@@ -316,7 +316,7 @@ func TestSurvivorOfALostQuorumRecovers(t *testing.T) {
 
 // Members authenticate each other by certificates. A node whose certificate lacks its node name does not start. A node without a certificate, or with one of
 // another authority, does not join. A renewed certificate is read without a restart.
-func TestMembersWithCertificates(t *testing.T) {
+func TestMembersAuthenticateByCertificates(t *testing.T) {
 	broker := startMosquitto(t)
 	ca := testcert.NewAuthority(t)
 	certificate := func(name string, hosts ...string) []string {

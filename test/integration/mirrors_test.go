@@ -323,7 +323,7 @@ func (s *server) mirror(t *testing.T, want string, wantCode int, arguments ...st
 
 // `mirror list` and `mirror check` report how the broker differs from the state, and `mirror resync` waits until it does not. A check also corrects what it
 // finds.
-func TestMirrorCommands(t *testing.T) {
+func TestMirrorCommandsReportDifferences(t *testing.T) {
 	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "a/*=mirror/")
 	s.waitReady(t)

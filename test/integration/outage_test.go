@@ -190,7 +190,7 @@ func TestBrokerRestartUnderACluster(t *testing.T) {
 }
 
 // Two nodes of one name: at least one of them logs it, and they do not take over each other's session for ever.
-func TestTwoNodesOfOneName(t *testing.T) {
+func TestTwoNodesOfOneNameAreLogged(t *testing.T) {
 	broker := startMosquitto(t)
 	first := newServer(t, "mqtt://"+broker.address, t.TempDir())
 	first.waitReady(t)
@@ -208,7 +208,7 @@ func TestTwoNodesOfOneName(t *testing.T) {
 }
 
 // Two clusters of one name at one broker: a node of one of them logs it.
-func TestTwoClustersOfOneName(t *testing.T) {
+func TestTwoClustersOfOneNameAreLogged(t *testing.T) {
 	broker := startMosquitto(t)
 	first := newServer(t, "mqtt://"+broker.address, t.TempDir())
 	second := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--node.id", "m1")
@@ -238,7 +238,7 @@ func (p *process) rss(t testing.TB) int {
 
 // A node that was down while 480 MiB of log were written catches up while requests are served, and no member uses more than 512 MiB of memory. With values
 // of 4 MiB, a bound on the number of entries would not bound the memory.
-func TestCatchUpWithLargeValues(t *testing.T) {
+func TestMemoryIsBoundedDuringACatchUp(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")

@@ -19,7 +19,7 @@ import (
 
 // A platform such as Kubernetes calls `raft step-down` before it stops a node: a leader hands over to the first member by name. It calls `raft keep-peers`
 // before it makes a cluster smaller: the surplus members are removed, even the leader. No request fails.
-func TestStepDownAndKeepPeers(t *testing.T) {
+func TestStepDownAndKeepPeersFailNoRequest(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 5, "mqtt://"+broker.address, "--log.level", "info")
 	m.settled(t, 5)
@@ -85,7 +85,7 @@ func TestStepDownAndKeepPeers(t *testing.T) {
 }
 
 // step-down of the only member succeeds, although no other voter can lead.
-func TestStepDownAlone(t *testing.T) {
+func TestStepDownOfTheOnlyMemberSucceeds(t *testing.T) {
 	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir())
 	s.waitReady(t)
@@ -223,7 +223,7 @@ func TestHealthCommandShowsReadiness(t *testing.T) {
 }
 
 // `holdfast sbom` lists the modules that the binary was built from, as CycloneDX.
-func TestBillOfMaterials(t *testing.T) {
+func TestBillOfMaterialsListsTheModules(t *testing.T) {
 	out, code := holdfast(t, "127.0.0.1:1", "", "sbom")
 	var bill struct {
 		BOMFormat  string

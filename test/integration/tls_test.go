@@ -13,7 +13,7 @@ import (
 )
 
 // A node and the client commands connect to a broker that demands TLS, a client certificate and a login, although the first of its two addresses is dead.
-func TestTLSAndLogin(t *testing.T) {
+func TestNodesAndCommandsUseTLSAndLogin(t *testing.T) {
 	ca := testcert.NewAuthority(t)
 	for _, name := range []string{"broker", "node", "person"} {
 		ca.Issue(name, "127.0.0.1")

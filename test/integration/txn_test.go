@@ -132,7 +132,7 @@ func TestTransactionNeedsTheRightsOfItsOperations(t *testing.T) {
 }
 
 // holdfast txn reads its text form from a file or the standard input, and says what each command did.
-func TestTxnCommand(t *testing.T) {
+func TestTxnCommandSaysWhatEachCommandDid(t *testing.T) {
 	target := startEmbedded(t)
 	recipe := filepath.Join(t.TempDir(), "recipe.json")
 	if err := os.WriteFile(recipe, []byte("{\"speed\": 1}\n"), 0o600); err != nil {

@@ -21,8 +21,8 @@ func (s *server) written(t *testing.T) (bytes float64) {
 	return float64(wrote)
 }
 
-// TestWear measures how many bytes a SET of 100 bytes costs each node's disk, because writes wear flash out. It has no bounds.
-func TestWear(t *testing.T) {
+// TestFiguresDiskBytesPerSet measures how many bytes a SET of 100 bytes costs each node's disk, because writes wear flash out. It has no bounds.
+func TestFiguresDiskBytesPerSet(t *testing.T) {
 	keysForFigures(t)
 	for _, logStore := range []string{"boltdb", "wal"} {
 		t.Run(logStore, func(t *testing.T) {

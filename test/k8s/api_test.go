@@ -88,7 +88,7 @@ func (c *controlPlane) accepts(t *testing.T, values string) {
 	}
 }
 
-// life installs, upgrades, scales down and rolls back the chart. No pod runs here, so hooks are left out; TestLife runs them.
+// life installs, upgrades, scales down and rolls back the chart. No pod runs here, so hooks are left out; TestChartServesThroughAllOperations runs them.
 func (c *controlPlane) life(t *testing.T) {
 	set := func() *apps.StatefulSet { return fetch[apps.StatefulSet](t, c, "statefulset", "store-holdfast") }
 	certificate := func() string {

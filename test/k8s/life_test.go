@@ -18,9 +18,9 @@ type life struct {
 	figures []string
 }
 
-// TestLife takes the chart through its life in a real cluster of five nodes, from install to uninstall. No operation that runs under load may fail a
+// TestChartServesThroughAllOperations takes the chart through its life in a real cluster of five nodes, from install to uninstall. No operation that runs under load may fail a
 // request.
-func TestLife(t *testing.T) {
+func TestChartServesThroughAllOperations(t *testing.T) {
 	if os.Getenv("HOLDFAST_K8S") != "full" {
 		t.Skip("a whole cluster is for `make k8s`")
 	}

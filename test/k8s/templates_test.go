@@ -317,7 +317,7 @@ func TestScaleDownJobNeedsNothingOfItsRevision(t *testing.T) {
 	}
 }
 
-func TestSelfSignedCertificates(t *testing.T) {
+func TestSelfSignedCertificatesAreValid(t *testing.T) {
 	r := render(t, broker)
 	authority := get[core.Secret](t, r, "Secret", "store-holdfast-ca")
 	pool := x509.NewCertPool()

@@ -29,7 +29,7 @@ func stamp(t *testing.T, d time.Duration, node string) hlc.HybridLogicalClock {
 	return must[hlc.HybridLogicalClock](t)(hlc.New().Parse("test", fmt.Sprintf("%d:0:%s", time.Now().Add(d).UnixMilli(), node)))
 }
 
-func TestSetGetDel(t *testing.T) {
+func TestSetIsReadUntilDel(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})
@@ -167,7 +167,7 @@ func TestExpiredKeyIsAbsent(t *testing.T) {
 	}
 }
 
-func TestBinaryAndLarge(t *testing.T) {
+func TestBinaryAndLargeValuesComeBack(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})

@@ -24,8 +24,8 @@ func TestAddedFileIsFormatted(t *testing.T) {
 	}
 }
 
-// TestScheduleUnderTheOverlay runs the tests of package schedule in a binary that is built with the overlay: those with the tag replay need it.
-func TestScheduleUnderTheOverlay(t *testing.T) {
+// TestSchedulePassesUnderTheOverlay runs the tests of package schedule in a binary that is built with the overlay: those with the tag replay need it.
+func TestSchedulePassesUnderTheOverlay(t *testing.T) {
 	o := overlay.New()
 	if err := Add(o); err != nil {
 		t.Fatal(err)

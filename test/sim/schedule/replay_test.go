@@ -195,7 +195,7 @@ func TestStopAfterCountsPoints(t *testing.T) {
 }
 
 // A goroutine that waits for a mutex whose holder is stopped does not keep virtual time from passing.
-func TestStoppedHolderOfAMutex(t *testing.T) {
+func TestStoppedHolderOfAMutexLetsTimePass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		Start(Settings{Seed: 1}, nil)
 		defer Finish()

@@ -30,7 +30,7 @@ func TestScheduleIsDrawnFromItsSeed(t *testing.T) {
 
 // The runtime gets probabilities as 64-bit thresholds, each the sum of the probabilities up to it. It gets Longest as a power of two, times
 // the shortest stop, rounded down.
-func TestSettingsForTheRuntime(t *testing.T) {
+func TestRuntimeGetsProbabilitiesAsThresholds(t *testing.T) {
 	s := Settings{Stop: 0.25, Delay: 0.25, Yield: 0.25, Longest: time.Second}
 	r := s.forRuntime()
 	if r.stop != 1<<62 || r.delay != 1<<63 || r.demote != r.delay || r.yield != 3<<62 {
