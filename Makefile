@@ -122,7 +122,7 @@ test-chaos: ## the chaos harness' own tests: its disk needs root and /dev/fuse
 	cd test/chaos && go test -race -count=1 -timeout 5m ./...
 
 soak: ## the embedded broker for 30 s at 256 outstanding requests
-	HOLDFAST_SOAK=30s go test -race -count=1 -timeout 5m -run Soak -v ./mqttfront/embedded
+	HOLDFAST_SOAK=30s go test -race -count=1 -timeout 5m -run TestManyRequestsAtOnceDoNotHangTheBroker -v ./mqttfront/embedded
 
 figures: ## measure: a million keys, one node beside three, 20 repetitions of each failure (20 minutes)
 	HOLDFAST_FIGURES=1000000 go test -count=1 -timeout 30m -run 'TestFiguresNodeWithManyKeys|TestFiguresThroughput|TestFiguresDiskBytesPerSet' -v ./test/integration | grep -v level=
@@ -214,7 +214,7 @@ bench-go: ## micro-benchmarks of the hot paths, six times, for benchstat
 	go test -run '^$$' -bench . -benchmem -count 6 ./fsm ./resp ./internal/glob ./mqttfront/role ./mqttfront/wire ./internal/mqttconn
 
 allocations: ## fail when a SET allocates more than it did (without the race detector, which allocates, too)
-	HOLDFAST_ALLOCATIONS=1 go test -count=1 -run Allocations -v ./fsm ./mqttfront/role ./internal/mqttconn ./resp
+	HOLDFAST_ALLOCATIONS=1 go test -count=1 -run Allocat -v ./fsm ./mqttfront/role ./internal/mqttconn ./resp
 
 bin/linux-%/holdfast: FORCE
 	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $@ ./cmd/holdfast

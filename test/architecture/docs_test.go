@@ -2,6 +2,7 @@ package architecture
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -51,6 +52,25 @@ func TestDocumentationNamesWhatExists(t *testing.T) {
 		for _, match := range file.FindAllStringSubmatch(text, -1) {
 			if name := match[1]; !files[name] {
 				t.Errorf("%s names %s, which does not exist", page, name)
+			}
+		}
+	}
+	// `go test -run` succeeds if nothing matches.
+	selected := regexp.MustCompile(`-run '?([A-Za-z]\w*(?:\|\w+)*)`)
+	commands := pages(t, root)
+	for _, file := range []string{"Makefile", ".ci/run"} {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		commands[file] = string(text)
+	}
+	for page, text := range commands {
+		for _, match := range selected.FindAllStringSubmatch(text, -1) {
+			for pattern := range strings.SplitSeq(match[1], "|") {
+				if !slices.ContainsFunc(slices.Collect(maps.Keys(declared)), func(name string) bool { return strings.Contains(name, pattern) }) {
+					t.Errorf("%s runs tests by the pattern %s, which no test matches", page, pattern)
+				}
 			}
 		}
 	}
