@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/tcpproxy"
 )
 
 func connect(t *testing.T, change ...func(*client.Config)) *client.Client {
@@ -28,81 +29,11 @@ func connect(t *testing.T, change ...func(*client.Config)) *client.Client {
 	return c
 }
 
-// proxy forwards TCP connections to the broker. A test can cut them.
-type proxy struct {
-	listener net.Listener
-	mu       sync.Mutex
-	open     []net.Conn
-	refusing bool        // new connections are closed at once
-	attempts []time.Time // when clients connected, also when that was refused
-	work     sync.WaitGroup
-}
-
-func startProxy(t *testing.T) *proxy {
+// startProxy starts a proxy to the broker.
+func startProxy(t *testing.T) *tcpproxy.Proxy {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{listener: listener}
-	p.work.Go(p.accept)
-	t.Cleanup(func() {
-		_ = listener.Close()
-		p.cut(true)
-		p.work.Wait()
-	})
-	return p
+	return tcpproxy.Start(t, strings.TrimPrefix(broker, "mqtt://"))
 }
-
-func (p *proxy) accept() {
-	for {
-		near, err := p.listener.Accept()
-		if err != nil {
-			return
-		}
-		far, err := net.Dial("tcp", strings.TrimPrefix(broker, "mqtt://"))
-		p.mu.Lock()
-		p.attempts = append(p.attempts, time.Now())
-		if err != nil || p.refusing {
-			_ = near.Close()
-			if far != nil {
-				_ = far.Close()
-			}
-			p.mu.Unlock()
-			continue
-		}
-		p.open = append(p.open, near, far)
-		p.mu.Unlock()
-		for _, pair := range [][2]net.Conn{{near, far}, {far, near}} {
-			p.work.Go(func() {
-				buffer := make([]byte, 64<<10)
-				for {
-					n, err := pair[0].Read(buffer)
-					if err == nil {
-						_, err = pair[1].Write(buffer[:n])
-					}
-					if err != nil {
-						_ = pair[1].Close()
-						return
-					}
-				}
-			})
-		}
-	}
-}
-
-// cut ends all connections. refuse says whether new ones are refused from now on.
-func (p *proxy) cut(refuse bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.refusing = refuse
-	for _, c := range p.open {
-		_ = c.Close()
-	}
-	p.open = nil
-}
-
-func (p *proxy) address() string { return p.listener.Addr().String() }
 
 func TestRefusalsAreTypedErrors(t *testing.T) {
 	c := connect(t)
@@ -275,7 +206,7 @@ func TestGivenUpCommandDoesNotOvertakeALaterOne(t *testing.T) {
 // When connections break, no command fails or takes effect twice, and watches and locks go on.
 func TestBrokenConnectionsFailNoCommandAndEndNoWatch(t *testing.T) {
 	p := startProxy(t)
-	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
+	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.Address()} })
 	watcher, err := c.Watch(t.Context(), "reconnect")
 	if err != nil {
 		t.Fatal(err)
@@ -303,7 +234,7 @@ func TestBrokenConnectionsFailNoCommandAndEndNoWatch(t *testing.T) {
 	})
 	for range 5 {
 		<-time.After(100 * time.Millisecond)
-		p.cut(false)
+		p.Cut()
 	}
 	close(stop)
 	writing.Wait()
@@ -363,22 +294,21 @@ func TestReconnectAttemptsStayFrequent(t *testing.T) {
 	const most = 1500 * time.Millisecond
 	stall := measureStalls(t)
 	p := startProxy(t)
-	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
-	p.cut(true)
+	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.Address()} })
+	p.Set(tcpproxy.Refusing)
 	answered := make(chan error, 1)
 	go func() {
 		_, err := c.Set(t.Context(), "outage", []byte("survived"))
 		answered <- err
 	}()
 	<-time.After(7 * time.Second) // the outage
-	p.cut(false)
+	p.Set(tcpproxy.Open)
 	if err := <-answered; err != nil {
 		t.Error(err)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := 1; i < len(p.attempts); i++ {
-		if gap := p.attempts[i].Sub(p.attempts[i-1]); gap > most+stall() {
+	attempts := p.Attempts()
+	for i := 1; i < len(attempts); i++ {
+		if gap := attempts[i].Sub(attempts[i-1]); gap > most+stall() {
 			t.Errorf("no attempt for %v, want at most %v, and %v in which this process did not run", gap, most, stall())
 		}
 	}
@@ -429,12 +359,12 @@ func TestLockIsHeldByOneClient(t *testing.T) {
 // Close ends waiting calls and watches with ErrClosed. A later call is not executed.
 func TestCloseEndsWaitingCalls(t *testing.T) {
 	p := startProxy(t)
-	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
+	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.Address()} })
 	watcher, err := c.Watch(t.Context(), "close")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.cut(true)
+	p.Set(tcpproxy.Refusing)
 	waiting := make(chan error, 1)
 	go func() {
 		_, err := c.Set(t.Context(), "close", nil)

@@ -12,6 +12,8 @@ import (
 
 	"holdfast/client"
 	"holdfast/internal/glob"
+	"holdfast/internal/tcpproxy"
+	"holdfast/internal/testwait"
 )
 
 // collector collects what Follower.Changes returns.
@@ -53,16 +55,6 @@ func (c *collector) all() string {
 	return strings.Join(c.list, " ")
 }
 
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !condition(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
-}
-
 func contents(f *client.Follower) string {
 	var all []string
 	for key, item := range f.All() {
@@ -87,7 +79,7 @@ func TestFollowerOutlivesItsConnection(t *testing.T) {
 	set(t, other, prefix+"kept", "1")
 	set(t, other, prefix+"gone", "1")
 	p := startProxy(t)
-	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
+	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.Address()} })
 	f, err := c.Follow(ctx, prefix+"*")
 	if err != nil {
 		t.Fatal(err)
@@ -96,21 +88,19 @@ func TestFollowerOutlivesItsConnection(t *testing.T) {
 		t.Errorf("the first copy is %q, want %q; synced %v", got, want, f.Synced())
 	}
 	seen := collect(t, f)
-	eventually(t, "the first keys are reported", func() bool { return seen.all() == fmt.Sprintf("%[1]sgone=1 %[1]skept=1", prefix) })
+	testwait.Until(t, "the first keys are reported", func() bool { return seen.all() == fmt.Sprintf("%[1]sgone=1 %[1]skept=1", prefix) })
 	set(t, other, prefix+"kept", "2")
 	set(t, other, prefix+"another", "1")
-	eventually(t, "both changes arrive", func() bool { return strings.HasSuffix(seen.all(), fmt.Sprintf("%[1]skept=2 %[1]sanother=1", prefix)) })
+	testwait.Until(t, "both changes arrive", func() bool { return strings.HasSuffix(seen.all(), fmt.Sprintf("%[1]skept=2 %[1]sanother=1", prefix)) })
 	for range 3 {
-		p.cut(true) // and refuse new connections
-		eventually(t, "it knows that it may lack changes", func() bool { return !f.Synced() })
+		p.Set(tcpproxy.Refusing) // and refuse new connections
+		testwait.Until(t, "it knows that it may lack changes", func() bool { return !f.Synced() })
 		set(t, other, prefix+"new", fmt.Sprint(time.Now()))
 		if _, err := other.Del(ctx, prefix+"gone"); err != nil && !errors.Is(err, client.ErrNotFound) {
 			t.Fatal(err)
 		}
-		p.mu.Lock()
-		p.refusing = false
-		p.mu.Unlock()
-		eventually(t, "it is up to date again", f.Synced)
+		p.Set(tcpproxy.Open)
+		testwait.Until(t, "it is up to date again", f.Synced)
 		value, _, err := other.Get(ctx, prefix+"new")
 		if got, want := contents(f), fmt.Sprintf("%[1]sanother=1 %[1]skept=2 %[1]snew=%[2]s", prefix, value); err != nil || got != want {
 			t.Errorf("after the connection came back: %q, want %q; %v", got, want, err)
@@ -136,7 +126,7 @@ func TestSyncedFollowerHasItsClientsWrites(t *testing.T) {
 	}
 	for i := range 500 {
 		set(t, c, prefix+"k", fmt.Sprint(i))
-		eventually(t, "it is synced", f.Synced)
+		testwait.Until(t, "it is synced", f.Synced)
 		if item, _ := f.Get(prefix + "k"); string(item.Value) != fmt.Sprint(i) {
 			t.Fatalf("after SET %d the copy has %q, and says that it is synced", i, item.Value)
 		}
@@ -170,7 +160,7 @@ func TestSlowReceiverGetsTheLastChange(t *testing.T) {
 			}
 			release()
 			want := fmt.Sprintf("%[1]skept=99 %[1]snew=1", prefix)
-			eventually(t, "the copy is complete", func() bool { return f.Synced() && contents(f) == want })
+			testwait.Until(t, "the copy is complete", func() bool { return f.Synced() && contents(f) == want })
 		}
 		if events == 5 {
 			break
@@ -195,8 +185,8 @@ func TestFollowerFindsWhatNobodyNotified(t *testing.T) {
 	}
 	endWatches(t, c.ID())
 	set(t, other, prefix+"k", "v")
-	eventually(t, "the change is found", func() bool { _, ok := f.Get(prefix + "k"); return ok })
-	eventually(t, "the store has the watch again", func() bool { return watches(c.ID()) })
+	testwait.Until(t, "the change is found", func() bool { _, ok := f.Get(prefix + "k"); return ok })
+	testwait.Until(t, "the store has the watch again", func() bool { return watches(c.ID()) })
 }
 
 // Close with a context that has ended returns an error, and the watch ends in the store a little later.
@@ -211,7 +201,7 @@ func TestFollowerThatIsClosedLeavesNoWatch(t *testing.T) {
 	if err := f.Close(ended); !errors.Is(err, client.ErrNotExecuted) {
 		t.Errorf("%v", err)
 	}
-	eventually(t, "the store has no watch of the client", func() bool { return !watches(c.ID()) })
+	testwait.Until(t, "the store has no watch of the client", func() bool { return !watches(c.ID()) })
 }
 
 // Keys of more than 4096 bytes are not in the copy: no watch of a pattern reports their changes.
@@ -246,7 +236,7 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 		}
 		cancel()
 	}
-	eventually(t, "the store has no watch of the client", func() bool { return !watches(c.ID()) })
+	testwait.Until(t, "the store has no watch of the client", func() bool { return !watches(c.ID()) })
 	if _, err := c.Follow(t.Context(), "["); !errors.Is(err, client.ErrNotExecuted) {
 		t.Errorf("a malformed pattern: %v", err)
 	}
@@ -289,7 +279,7 @@ func TestLongKeyIsInNoCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-w.Events()
-	eventually(t, "the copy is synced", f.Synced)
+	testwait.Until(t, "the copy is synced", f.Synced)
 	if _, found := f.Get(long); found {
 		t.Error("the copy has it")
 	}

@@ -13,13 +13,13 @@ import (
 // Each loss of the connection is reported, also when no key changes in between. A loss may be reported more than once: at the reconnect, and when the watch is made anew.
 func TestEachLossOfTheConnectionIsAGap(t *testing.T) {
 	p := startProxy(t)
-	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
+	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.Address()} })
 	watcher, err := c.Watch(t.Context(), "gaps")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for loss := range 3 {
-		p.cut(false)
+		p.Cut()
 		if _, err := c.Set(t.Context(), "unrelated", nil); err != nil { // the connection is back
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster/raftlog"
+	"holdfast/internal/testwait"
 )
 
 func openStores(t *testing.T, dir string, kind raftlog.Kind) raftlog.Stores {
@@ -130,9 +131,9 @@ func TestWALAcceptsEntriesAfterAnInstalledSnapshot(t *testing.T) {
 	}
 	n.must(t, set("k", "w"))
 	late = startMember(t, network, "n3", members, openStores(t, dir, raftlog.WAL), small)
-	waitFor(t, "it has caught up", func() bool { return late.Status().State.Index >= n.Status().State.Index })
+	testwait.Until(t, "it has caught up", func() bool { return late.Status().State.Index >= n.Status().State.Index })
 	n.must(t, set("k", "x"))
-	waitFor(t, "it follows", func() bool { return late.Status().State.Index >= n.Status().State.Index })
+	testwait.Until(t, "it follows", func() bool { return late.Status().State.Index >= n.Status().State.Index })
 	if first, err := late.env.Stores.Log.FirstIndex(); err != nil || first < 10 {
 		t.Errorf("it was sent entries, not a snapshot: the log begins at %d: %v", first, err)
 	}

@@ -10,13 +10,14 @@ import (
 
 	"holdfast/cluster/peer"
 	"holdfast/fsm"
+	"holdfast/internal/testwait"
 )
 
 // Unsafe changes of the membership, unsafe leadership transfers, and calls of strangers are refused.
 func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
-	waitFor(t, "the version is in force", func() bool { return n.Status().State.Version >= fsm.VersionPinNonVoter })
+	testwait.Until(t, "the version is in force", func() bool { return n.Status().State.Version >= fsm.VersionPinNonVoter })
 	leader(t, startMember(t, network, "m1", servers("m1"), memoryStores()))
 	if err := n.Membership().Add(t.Context(), "m1", true); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("a node with a cluster of its own: %v", err)
@@ -37,7 +38,7 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 	if err := n.Membership().Add(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "it has applied an entry", func() bool { return fresh.Status().State.Index > 0 })
+	testwait.Until(t, "it has applied an entry", func() bool { return fresh.Status().State.Index > 0 })
 	if err := n.transferForTest(t.Context(), "n2"); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("the leadership to a non-voter: %v", err)
 	}
@@ -47,7 +48,7 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 	if err := n.Membership().Add(t.Context(), "n2", true); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "it votes", func() bool {
+	testwait.Until(t, "it votes", func() bool {
 		server, ok := peer.Find(n.serversForTest(), "n2")
 		return ok && server.Suffrage == raft.Voter
 	})
@@ -66,7 +67,7 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 func TestSnapshotRightAfterAMembershipChange(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
-	waitFor(t, "the version is in force", func() bool { return n.Status().State.Version == fsm.Version })
+	testwait.Until(t, "the version is in force", func() bool { return n.Status().State.Version == fsm.Version })
 	for _, id := range []raft.ServerID{"n2", "n3", "n4"} { // three attempts: if another entry follows the change, an attempt proves nothing
 		startMember(t, network, id, nil, memoryStores())
 		if err := n.Membership().Add(t.Context(), raft.ServerAddress(id), true); err != nil {
@@ -82,12 +83,12 @@ func TestSnapshotRightAfterAMembershipChange(t *testing.T) {
 func TestRemovedNonVoterStaysOut(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
-	waitFor(t, "the version is in force", func() bool { return n.Status().State.Version >= fsm.VersionPinNonVoter })
+	testwait.Until(t, "the version is in force", func() bool { return n.Status().State.Version >= fsm.VersionPinNonVoter })
 	fresh := startMember(t, network, "n2", nil, memoryStores())
 	if err := n.Membership().Add(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "it has applied an entry", func() bool { return fresh.Status().State.Index > 0 })
+	testwait.Until(t, "it has applied an entry", func() bool { return fresh.Status().State.Index > 0 })
 	<-time.After(stabilizationTime + 2*peer.PollInterval) // autopilot knows it as a healthy non-voter
 	if err := n.Membership().Remove(t.Context(), "n2"); err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
+	"holdfast/internal/testwait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -65,7 +66,7 @@ func TestThreeNodesAgree(t *testing.T) {
 			t.Errorf("%s: %d entries, %+v", m.ID(), entries, m.Status().State)
 		}
 	}
-	waitFor(t, "all members have one index, and then one hash", func() bool {
+	testwait.Until(t, "all members have one index, and then one hash", func() bool {
 		states := make([]fsm.Status, len(members))
 		for i, m := range members {
 			states[i] = m.Status().State
@@ -138,7 +139,7 @@ func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 		replies[i] = newReply()
 		n.Propose(command, replies[i])
 		n.Flush()
-		waitFor(t, "the first one is on its way to the disk", func() bool { return disk.waiting.Load() > 0 })
+		testwait.Until(t, "the first one is on its way to the disk", func() bool { return disk.waiting.Load() > 0 })
 	}
 	<-time.After(50 * time.Millisecond)
 	disk.gate.Unlock()
@@ -204,7 +205,7 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 			n.wall.mu.Lock()
 			n.wall.offset = wrong
 			n.wall.mu.Unlock()
-			waitFor(t, "a poll has seen the wrong clock", func() bool {
+			testwait.Until(t, "a poll has seen the wrong clock", func() bool {
 				off, err := n.ClockOffset()
 				return err != nil && (off > 0) == (wrong > 0)
 			})
@@ -306,7 +307,7 @@ func TestVersionRaiseOffersOnlyNewSettings(t *testing.T) {
 	}
 	m = startMember(t, NewNetwork(), "n1", nil, stores, offered(5, 100))
 	n = leader(t, m)
-	waitFor(t, "WatchesPerClient is in force", func() bool { return inForce(n).WatchesPerClient == 100 })
+	testwait.Until(t, "WatchesPerClient is in force", func() bool { return inForce(n).WatchesPerClient == 100 })
 	if keys := inForce(n).Keys; keys != 7 {
 		t.Errorf("older settings came back: keys %d", keys)
 	}

@@ -8,6 +8,7 @@ import (
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 	"holdfast/internal/policy"
+	"holdfast/internal/testwait"
 )
 
 // A node offers only what changed in its own settings. A new policy from one node does not undo the limit that another node has changed.
@@ -27,7 +28,7 @@ func TestOffersOnlyWhatChanged(t *testing.T) {
 		})
 		return keys, hasPolicy
 	}
-	waitFor(t, "all have offered", func() bool {
+	testwait.Until(t, "all have offered", func() bool {
 		for _, s := range stores {
 			if data, _ := s.Offered.Load(); data == nil {
 				return false
@@ -39,10 +40,10 @@ func TestOffersOnlyWhatChanged(t *testing.T) {
 	wanted := DefaultConfig().Offer
 	wanted.Settings.Limits.Keys = 77
 	members[1].SetOffer(wanted)
-	waitFor(t, "the setting is in force everywhere", func() bool {
+	testwait.Until(t, "the setting is in force everywhere", func() bool {
 		return !slices.ContainsFunc(members, func(m *member) bool { keys, _ := inForce(m); return keys != 77 })
 	})
-	waitFor(t, "it is remembered", func() bool {
+	testwait.Until(t, "it is remembered", func() bool {
 		data, _ := stores[1].Offered.Load()
 		return !bytes.Equal(data, before)
 	})
@@ -53,7 +54,7 @@ func TestOffersOnlyWhatChanged(t *testing.T) {
 	wanted = DefaultConfig().Offer // this node's setting is still the default
 	wanted.Settings.Policy = rules
 	members[2].SetOffer(wanted)
-	waitFor(t, "the policy is in force everywhere", func() bool {
+	testwait.Until(t, "the policy is in force everywhere", func() bool {
 		return !slices.ContainsFunc(members, func(m *member) bool { _, hasPolicy := inForce(m); return !hasPolicy })
 	})
 	for i, m := range members {

@@ -16,20 +16,11 @@ import (
 
 	"holdfast/cluster/peer"
 	"holdfast/fsm"
+	"holdfast/internal/testwait"
 )
 
 // The tests with a † show the counterexamples from which rules of the architecture come, on the real cluster code. Each fails when
 // its rule is switched off.
-
-// waitFor waits until the condition holds.
-func waitFor(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !condition(); <-time.After(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("did not happen: %s", what)
-		}
-	}
-}
 
 // cut blocks raft's traffic between a member and others, in both directions. The members' own calls (peer.Client) still arrive.
 func cut(from *member, others ...*member) {
@@ -51,7 +42,7 @@ func TestDeposedLeaderDoesNotRead(t *testing.T) {
 	})
 	old := members[0]
 	for leader(t, members...) != old {
-		waitFor(t, "n1 leads", func() bool {
+		testwait.Until(t, "n1 leads", func() bool {
 			for _, m := range members[1:] {
 				_ = m.transferForTest(t.Context(), "n1") // only the leader does it
 			}
@@ -126,7 +117,7 @@ func TestFlappingLeadersLetKeysExpire(t *testing.T) {
 	began := time.Now()
 	for time.Since(began) < 20*time.Second {
 		var n *member
-		waitFor(t, "somebody leads", func() bool {
+		testwait.Until(t, "somebody leads", func() bool {
 			for _, m := range members {
 				if m.leadsForTest() {
 					n = m
@@ -167,7 +158,7 @@ func TestFastClockEndsNoLock(t *testing.T) {
 	if next == n {
 		t.Fatal("no other leader")
 	}
-	waitFor(t, "the lock expires", func() bool { return next.Status().State.Keys == 0 })
+	testwait.Until(t, "the lock expires", func() bool { return next.Status().State.Keys == 0 })
 	if took := time.Since(began); took < 2500*time.Millisecond {
 		t.Errorf("a lock of 2.5 s was lost after %v", took)
 	}
@@ -211,7 +202,7 @@ func TestIdleLeaderLogsDeliveryWatermark(t *testing.T) {
 	<-time.After(50 * time.Millisecond) // the proposer sleeps
 	began := time.Now()
 	n.SetPublished(index)
-	waitFor(t, "the mark is in the log", func() bool { return n.Status().State.Published >= index })
+	testwait.Until(t, "the mark is in the log", func() bool { return n.Status().State.Published >= index })
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("after %v", took)
 	}
@@ -230,7 +221,7 @@ func TestDeliveryWatermarkEndsWithLeadership(t *testing.T) {
 		if err := first.transferForTest(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, "its proposer is gone", func() bool { return first.commands.proposer.Load() == nil })
+		testwait.Until(t, "its proposer is gone", func() bool { return first.commands.proposer.Load() == nil })
 		first.SetPublished(index)
 		second = leader(t, members...)
 	}
@@ -276,7 +267,7 @@ func TestLeadershipIsTransferredWhenTheBrokerIsLost(t *testing.T) {
 		}
 	}
 	better.recorder.brokerDown.Store(false)
-	waitFor(t, "the one with a broker leads", func() bool { return better.raftForTest().State() == raft.Leader })
+	testwait.Until(t, "the one with a broker leads", func() bool { return better.raftForTest().State() == raft.Leader })
 }
 
 // A broadcast reaches all other members, and not the sender. The requests that the others hold (received, and not known to be answered) are collected page
@@ -360,7 +351,7 @@ func TestVerifyFindsAReplicaThatDiffers(t *testing.T) {
 func TestRestoreIsTheSameOnEveryMember(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	waitFor(t, "every member is known to know how", func() bool { return n.Status().State.Version >= fsm.VersionRestore })
+	testwait.Until(t, "every member is known to know how", func() bool { return n.Status().State.Version >= fsm.VersionRestore })
 	for i := range 2000 {
 		if !n.Propose(set(fmt.Sprint("k", i), string(make([]byte, 1000))), nil) {
 			t.Fatal("not taken up")
@@ -381,7 +372,7 @@ func TestRestoreIsTheSameOnEveryMember(t *testing.T) {
 	if value, err := n.get("k"); value != "later" || err != nil {
 		t.Errorf("%q, %v", value, err)
 	}
-	waitFor(t, "the leader restores the snapshot", func() bool { // on a machine that stalls, the leader may be another one now
+	testwait.Until(t, "the leader restores the snapshot", func() bool { // on a machine that stalls, the leader may be another one now
 		return slices.ContainsFunc(members, func(m *member) bool {
 			err := m.Snapshots().Restore(t.Context(), bytes.NewReader(whole))
 			if err != nil && !errors.Is(err, peer.ErrNotDone) && !errors.Is(err, peer.ErrNotLeader) {
@@ -447,7 +438,7 @@ func TestFailedTransferWaitsUntilTheMemberCatchesUp(t *testing.T) {
 	wire, there := first.wire(), others[0].wire()
 	wire.Connect(there.LocalAddr(), there)
 	there.Connect(wire.LocalAddr(), wire)
-	waitFor(t, "the member leads once it keeps up", func() bool {
+	testwait.Until(t, "the member leads once it keeps up", func() bool {
 		_ = first.Membership().Transfer(t.Context(), to) // an error may come although the member leads then
 		return others[0].raftForTest().State() == raft.Leader
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/internal/testwait"
 )
 
 // A snapshot is due when the log since the last one is as large as that snapshot. The bounds are Config.SnapshotBytes (here 100 bytes) and four times that:
@@ -31,7 +32,7 @@ func TestLogFromBeforeARestartCountsForTheSnapshot(t *testing.T) {
 			m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, func(c *Config, _ *Environment) { c.SnapshotBytes, c.TrailingEntries = 10_000, 1 })
 			leader(t, m).must(t, set("k", string(make([]byte, bytes))))
 			if round == 1 {
-				waitFor(t, "a snapshot is taken", func() bool {
+				testwait.Until(t, "a snapshot is taken", func() bool {
 					list, err := stores.Snapshots.List()
 					return err == nil && len(list) > 0
 				})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/testwait"
 )
 
 // members are the processes of one cluster.
@@ -115,7 +116,7 @@ func (m members) running() (list members) {
 func (m members) leader(t testing.TB) *server {
 	t.Helper()
 	var found *server
-	eventually(t, "somebody leads", func() bool {
+	testwait.Until(t, "somebody leads", func() bool {
 		for _, asked := range m.running() {
 			var list []memberInfo
 			if code, err := asked.api(http.MethodGet, "/v1/members", nil, &list); err != nil || code != http.StatusOK {
@@ -233,7 +234,7 @@ func (l *load) progress(more int) {
 	l.mu.Lock()
 	want := len(l.delays) + more
 	l.mu.Unlock()
-	eventually(l.t, "requests are answered", func() bool {
+	testwait.Until(l.t, "requests are answered", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return len(l.delays) >= want

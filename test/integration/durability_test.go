@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/testwait"
 )
 
 // acknowledged records what the server has acknowledged. It belongs to the test, which outlives the killed server.
@@ -105,7 +106,7 @@ func testKill(t *testing.T, logStore string, count int) {
 	s.kill()
 	s.start(t)
 	s.waitReady(t)
-	eventually(t, "a key expires after a restart", func() bool {
+	testwait.Until(t, "a key expires after a restart", func() bool {
 		_, _, err := store.Get(t.Context(), "short")
 		return errors.Is(err, client.ErrNotFound)
 	})
@@ -180,12 +181,12 @@ func TestBrokerRestartUnderLoadLosesNothing(t *testing.T) {
 	}
 	for range 3 {
 		before := progress()
-		eventually(t, "writes go on", func() bool { return progress() > before+20 })
+		testwait.Until(t, "writes go on", func() bool { return progress() > before+20 })
 		broker.kill()
 		broker.start(t)
 	}
 	before := progress()
-	eventually(t, "writes go on after the last restart", func() bool { return progress() > before+20 })
+	testwait.Until(t, "writes go on after the last restart", func() bool { return progress() > before+20 })
 	cancel()
 	writers.Wait()
 	checkAcknowledged(t, store, acks)
@@ -206,7 +207,7 @@ func TestBrokerRestartUnderLoadLosesNothing(t *testing.T) {
 	if _, err := store.Set(t.Context(), "key0", []byte("after")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the watch goes on", func() bool {
+	testwait.Until(t, "the watch goes on", func() bool {
 		select {
 		case event := <-watcher.Events():
 			return string(event.Value) == "after"

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"holdfast/internal/testwait"
 )
 
 // mosquitto_rr, a plain MQTT 5 request-response client, can send requests and prints their replies.
@@ -144,7 +146,7 @@ func TestLockCommandRunsAProgramUnderALock(t *testing.T) {
 	t.Setenv("HOLDFAST_BROKER", "mqtt://"+target.address)
 	holder := start(t, binary, "lock", "master", "--ttl", "2s", "--", "sh", "-c",
 		"echo \"$HOLDFAST_FENCING_TOKEN\" > "+started+".new; mv "+started+".new "+started+"; while [ ! -e "+release+" ]; do sleep 0.05; done; exit 3")
-	eventually(t, "the command runs", func() bool { return exists(started) })
+	testwait.Until(t, "the command runs", func() bool { return exists(started) })
 	token, err := os.ReadFile(started)
 	if err != nil || !newer(strings.TrimSpace(string(token)), "") {
 		t.Errorf("token %q, %v", token, err)
@@ -165,7 +167,7 @@ func TestLockCommandRunsAProgramUnderALock(t *testing.T) {
 
 	// When another client sets the key of the lock, the lock is lost, and the program is ended.
 	loser := start(t, binary, "lock", "master", "--ttl", "1s", "--", "sh", "-c", "touch "+filepath.Join(dir, "again")+"; sleep 600")
-	eventually(t, "the command runs", func() bool { return exists(filepath.Join(dir, "again")) })
+	testwait.Until(t, "the command runs", func() bool { return exists(filepath.Join(dir, "again")) })
 	if _, code := holdfast(t, target.address, "", "set", "master", "thief"); code != 0 {
 		t.Fatal("set")
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"holdfast/internal/testcert"
+	"holdfast/internal/testwait"
 )
 
 // securedMosquitto is a Mosquitto with the identity plugin and a TLS listener for the nodes. The clients of the tests use a second listener, without
@@ -127,9 +128,9 @@ func (g *securedMosquitto) publishWill(t *testing.T, payload string) {
 	count := func(line *regexp.Regexp) int { return len(line.FindAllString(g.output.String(), -1)) }
 	before := [2]int{count(connected), count(gone)}
 	p := start(t, need(t, "mosquitto_sub"), arguments...)
-	eventually(t, "the client is connected", func() bool { return count(connected) > before[0] })
+	testwait.Until(t, "the client is connected", func() bool { return count(connected) > before[0] })
 	p.kill()
-	eventually(t, "the broker logs that the client is gone", func() bool { return count(gone) > before[1] })
+	testwait.Until(t, "the broker logs that the client is gone", func() bool { return count(gone) > before[1] })
 }
 
 // startGuardedServer starts a node on the broker, with a policy that gives each client its own keys. audit is the path of its audit log.
@@ -154,7 +155,7 @@ stateStoreResources:
 		"--audit.file", filepath.Join(folder, "audit.jsonl"),
 	}, extra...)...)
 	s.waitReady(t)
-	eventually(t, "the client-disconnect feed is up", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
+	testwait.Until(t, "the client-disconnect feed is up", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
 	return s, filepath.Join(folder, "audit.jsonl")
 }
 

@@ -15,6 +15,8 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/internal/testwait"
 )
 
 // library is how one of the protocol's client libraries behaves on the wire, as its source says (github.com/Azure/iot-operations-sdks, commit
@@ -292,7 +294,7 @@ func TestDeafClientIsBounded(t *testing.T) {
 		}})
 	}
 	published := regexp.MustCompile(`holdfast_request_seconds_count\{stage="publish"\} (\d+)`)
-	eventually(t, "all are answered", func() bool {
+	testwait.Until(t, "all are answered", func() bool {
 		found := published.FindStringSubmatch(s.metrics(t))
 		count := 0
 		if found != nil {

@@ -13,12 +13,13 @@ import (
 
 	"holdfast/client"
 	"holdfast/internal/testcert"
+	"holdfast/internal/testwait"
 )
 
 // list returns the members, according to the admin API of this node.
 func (s *server) list(t testing.TB) (list []memberInfo) {
 	t.Helper()
-	eventually(t, "the members are listed", func() bool {
+	testwait.Until(t, "the members are listed", func() bool {
 		list = nil
 		code, err := s.api(http.MethodGet, "/v1/members", nil, &list)
 		return err == nil && code == http.StatusOK
@@ -43,7 +44,7 @@ func (s *server) wipe(t testing.TB) {
 // settled waits until there are size members, each of them a reachable voter at most 10 entries behind the leader, and their states agree.
 func (m members) settled(t testing.TB, size int) {
 	t.Helper()
-	eventually(t, "all members vote and are in step", func() bool {
+	testwait.Until(t, "all members vote and are in step", func() bool {
 		list := m.running()[0].list(t)
 		if len(list) != size {
 			return false
@@ -55,7 +56,7 @@ func (m members) settled(t testing.TB, size int) {
 		}
 		return true
 	})
-	eventually(t, "all replicas agree", func() bool {
+	testwait.Until(t, "all replicas agree", func() bool {
 		_, code := m.running()[0].operate(t, "raft", "verify")
 		return code == 0
 	})
@@ -170,7 +171,7 @@ func TestNodesBeginOneClusterTogether(t *testing.T) {
 	m := prepareMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	m[0].start(t)
 	m[1].start(t)
-	eventually(t, "two of three wait", func() bool {
+	testwait.Until(t, "two of three wait", func() bool {
 		return strings.Contains(m[0].output.String(), "waiting for the cluster") && strings.Contains(m[1].output.String(), "waiting for the cluster")
 	})
 	<-time.After(time.Second)
@@ -353,7 +354,7 @@ func TestMembersAuthenticateByCertificates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			stranger := newMember(t, "n4", "mqtt://"+broker.address, addresses[3], strings.Join(peers[:3], ","), extra...)
 			stranger.start(t)
-			eventually(t, name+" is refused", func() bool { return strings.Contains(stranger.output.String(), "waiting for the cluster") })
+			testwait.Until(t, name+" is refused", func() bool { return strings.Contains(stranger.output.String(), "waiting for the cluster") })
 			<-time.After(500 * time.Millisecond)
 			if list := m[0].list(t); len(list) != 3 {
 				t.Errorf("a stranger is a member: %v", list)
@@ -404,7 +405,7 @@ func TestMovedNodeIsReachedAtItsNewAddress(t *testing.T) {
 		}
 		moved.start(t)
 		moved.waitReady(t)
-		eventually(t, "the new address is known of "+name, func() bool {
+		testwait.Until(t, "the new address is known of "+name, func() bool {
 			for _, member := range m.leader(t).list(t) {
 				if member.Node == moved.id && member.Address == moved.peer {
 					return true

@@ -18,6 +18,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"holdfast/client"
+	"holdfast/internal/testwait"
 )
 
 // retained subscribes, and returns the retained messages that the broker then sends: version and value, by topic. A message on the topic marker is the last
@@ -136,7 +137,7 @@ func startChurn(t *testing.T, address string) *churn {
 func (c *churn) progress(t *testing.T) {
 	t.Helper()
 	want := c.done.Load() + 200
-	eventually(t, "keys change", func() bool { return c.done.Load() >= want })
+	testwait.Until(t, "keys change", func() bool { return c.done.Load() >= want })
 }
 
 func (c *churn) stop() {
@@ -256,7 +257,7 @@ func TestMirrorsAreInLineAfterCrashes(t *testing.T) {
 			churning.progress(t)
 			churning.stop()
 			mirrored(t, broker.address, store, "load/*", "mirror/")
-			eventually(t, "the follower has the state", func() bool {
+			testwait.Until(t, "the follower has the state", func() bool {
 				copied := make(map[string]string)
 				for key, item := range follower.All() {
 					copied["mirror/"+key] = item.Version.String() + " " + string(item.Value)
@@ -413,7 +414,7 @@ func TestMirrorsThatTheBrokerRefuses(t *testing.T) {
 		}
 	}
 	mirrored(t, broker.address, store, "z/*", "mirror/")
-	eventually(t, "the list says so", func() bool { // without a connection, the list reports that instead
+	testwait.Until(t, "the list says so", func() bool { // without a connection, the list reports that instead
 		output, code := holdfast(t, "none", "", "mirror", "list", "--admin", "http://"+s.admin)
 		return code == 0 && strings.Contains(output, "The broker refuses")
 	})

@@ -2,134 +2,26 @@ package integration
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"holdfast/internal/tcpproxy"
+	"holdfast/internal/testwait"
 )
-
-// proxy passes connections on to an address, until it is told to cut them or to swallow what comes.
-type proxy struct {
-	target   string
-	listener net.Listener
-	done     sync.WaitGroup
-
-	mu    sync.Mutex
-	conns []net.Conn
-	state proxyState
-	turn  chan struct{} // closed when the state changes
-}
-
-type proxyState int
-
-const (
-	proxyOpen  proxyState = iota
-	proxyCut              // connections are closed, and new ones too
-	proxyQuiet            // nothing passes, and connections stay open
-)
-
-func startProxy(t testing.TB, target string) *proxy {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{target: target, listener: listener, turn: make(chan struct{})}
-	p.done.Go(p.accept)
-	t.Cleanup(func() {
-		p.set(proxyCut)
-		_ = listener.Close()
-		p.done.Wait()
-	})
-	return p
-}
-
-func (p *proxy) address() string { return p.listener.Addr().String() }
-
-func (p *proxy) set(state proxyState) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.state = state
-	close(p.turn)
-	p.turn = make(chan struct{})
-	if state == proxyCut {
-		for _, conn := range p.conns {
-			_ = conn.Close()
-		}
-		p.conns = nil
-	}
-}
-
-func (p *proxy) accept() {
-	for {
-		near, err := p.listener.Accept()
-		if err != nil {
-			return
-		}
-		p.mu.Lock()
-		cut := p.state == proxyCut
-		p.mu.Unlock()
-		far, err := net.Dial("tcp", p.target)
-		if cut || err != nil {
-			_ = near.Close()
-			if err == nil {
-				_ = far.Close()
-			}
-			continue
-		}
-		p.mu.Lock()
-		if cut = p.state == proxyCut; !cut {
-			p.conns = append(p.conns, near, far)
-		}
-		p.mu.Unlock()
-		if cut { // meanwhile
-			_, _ = near.Close(), far.Close()
-			continue
-		}
-		p.done.Go(func() { p.pass(near, far) })
-		p.done.Go(func() { p.pass(far, near) })
-	}
-}
-
-func (p *proxy) pass(from, to net.Conn) {
-	buffer := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(buffer)
-		for {
-			p.mu.Lock()
-			quiet, turn := p.state == proxyQuiet, p.turn
-			p.mu.Unlock()
-			if !quiet {
-				break
-			}
-			<-turn
-		}
-		if n > 0 {
-			if _, err := to.Write(buffer[:n]); err != nil {
-				break
-			}
-		}
-		if err != nil {
-			break
-		}
-	}
-	_ = from.Close()
-	_ = to.Close()
-}
 
 // proxiedMembers starts three members, each of which reaches the broker over a proxy of its own.
-func proxiedMembers(t *testing.T, broker string) (members, map[*server]*proxy) {
+func proxiedMembers(t *testing.T, broker string) (members, map[*server]*tcpproxy.Proxy) {
 	t.Helper()
 	m := prepareMembers(t, 3, "", "--log.level", "info")
-	proxies := make(map[*server]*proxy)
+	proxies := make(map[*server]*tcpproxy.Proxy)
 	for _, s := range m {
-		proxies[s] = startProxy(t, broker)
-		s.arguments[slices.Index(s.arguments, "--broker.addresses")+1] = "mqtt://" + proxies[s].address()
+		proxies[s] = tcpproxy.Start(t, broker)
+		s.arguments[slices.Index(s.arguments, "--broker.addresses")+1] = "mqtt://" + proxies[s].Address()
 		s.start(t)
 	}
 	m.waitReady(t)
@@ -142,12 +34,12 @@ func TestLeaderLosesTheBroker(t *testing.T) {
 	broker := startMosquitto(t)
 	m, proxies := proxiedMembers(t, broker.address)
 	l := startLoad(t, broker.address, 16, 20*time.Millisecond)
-	for name, state := range map[string]proxyState{"cut": proxyCut, "silent": proxyQuiet} {
+	for name, state := range map[string]tcpproxy.State{"cut": tcpproxy.Refusing, "silent": tcpproxy.Silent} {
 		t.Run(name, func(t *testing.T) {
 			l.progress(100)
 			leader := m.leader(t)
 			began := time.Now()
-			proxies[leader].set(state)
+			proxies[leader].Set(state)
 			for m.leader(t) == leader {
 				if time.Since(began) > time.Minute {
 					t.Fatal("nobody takes over")
@@ -160,10 +52,10 @@ func TestLeaderLosesTheBroker(t *testing.T) {
 			if took > 3*time.Second {
 				t.Errorf("handed over after %v", took)
 			}
-			eventually(t, "a node without its broker says that it is not ready", func() bool {
+			testwait.Until(t, "a node without its broker says that it is not ready", func() bool {
 				return httpStatus("http://"+leader.health+"/readyz") != http.StatusOK
 			})
-			proxies[leader].set(proxyOpen)
+			proxies[leader].Set(tcpproxy.Open)
 			m.waitReady(t)
 		})
 	}
@@ -195,7 +87,7 @@ func TestTwoNodesOfOneNameAreLogged(t *testing.T) {
 	first := newServer(t, "mqtt://"+broker.address, t.TempDir())
 	first.waitReady(t)
 	second := newServer(t, "mqtt://"+broker.address, t.TempDir())
-	eventually(t, "one of them says so", func() bool {
+	testwait.Until(t, "one of them says so", func() bool {
 		return strings.Contains(first.output.String()+second.output.String(), "is there a second node of this name?")
 	})
 	connects := func() int { return strings.Count(broker.output.String(), "as holdfast-n1-in") }
@@ -212,7 +104,7 @@ func TestTwoClustersOfOneNameAreLogged(t *testing.T) {
 	broker := startMosquitto(t)
 	first := newServer(t, "mqtt://"+broker.address, t.TempDir())
 	second := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--node.id", "m1")
-	eventually(t, "it is said", func() bool {
+	testwait.Until(t, "it is said", func() bool {
 		return strings.Contains(first.output.String()+second.output.String(), "give each cluster its own name")
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/testwait"
 	"holdfast/resp"
 )
 
@@ -75,7 +76,7 @@ func TestPatternWatchSurvivesLeadersAndRestarts(t *testing.T) {
 	number := 0
 	change := func() {
 		t.Helper()
-		eventually(t, "a change is notified", func() bool {
+		testwait.Until(t, "a change is notified", func() bool {
 			number++
 			value := fmt.Sprint(number)
 			if _, code := holdfast(t, broker.address, "", "set", "line/1", value, "--timeout", "2s"); code != 0 {

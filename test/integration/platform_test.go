@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/testwait"
 )
 
 // A platform such as Kubernetes calls `raft step-down` before it stops a node: a leader hands over to the first member by name. It calls `raft keep-peers`
@@ -29,19 +30,19 @@ func TestStepDownAndKeepPeersFailNoRequest(t *testing.T) {
 	if out, code := m.other(m.leader(t)).operate(t, "raft", "transfer-leader", "n5"); code != 0 {
 		t.Fatal(out)
 	}
-	eventually(t, "n5 leads", func() bool { return m.leader(t).id == "n5" })
+	testwait.Until(t, "n5 leads", func() bool { return m.leader(t).id == "n5" })
 	if out, code := m[1].operate(t, "raft", "step-down"); code != 0 || !strings.Contains(out, "does not lead") {
 		t.Errorf("a follower: code %d: %s", code, out)
 	}
 	if out, code := m[4].operate(t, "raft", "step-down"); code != 0 || !strings.Contains(out, "handed over to n1") {
 		t.Errorf("the leader: code %d: %s", code, out)
 	}
-	eventually(t, "n1 leads", func() bool { return m.leader(t).id == "n1" })
+	testwait.Until(t, "n1 leads", func() bool { return m.leader(t).id == "n1" })
 
 	if out, code := m[0].operate(t, "raft", "transfer-leader", "n4"); code != 0 {
 		t.Fatal(out)
 	}
-	eventually(t, "n4 leads", func() bool { return m.leader(t).id == "n4" })
+	testwait.Until(t, "n4 leads", func() bool { return m.leader(t).id == "n4" })
 	if out, code := m[0].operate(t, "raft", "keep-peers", "n1", "n2", "n3"); code != 2 {
 		t.Errorf("without --yes: code %d: %s", code, out)
 	}
@@ -68,7 +69,7 @@ func TestStepDownAndKeepPeersFailNoRequest(t *testing.T) {
 	// A node without a leader cannot tell which members are surplus: keep-peers fails. Only --if-any accepts that no node answers.
 	m[1].kill()
 	m[2].kill()
-	eventually(t, "n1 has no leader", func() bool {
+	testwait.Until(t, "n1 has no leader", func() bool {
 		out, code := m[0].operate(t, "status", "-o", "json")
 		return code == 0 && strings.Contains(out, `"leader":""`)
 	})
@@ -212,7 +213,7 @@ func TestHealthCommandShowsReadiness(t *testing.T) {
 		t.Errorf("ready: code %d: %s", code, out)
 	}
 	broker.kill()
-	eventually(t, "it is not ready without its broker", func() bool { _, code := ask(); return code == 1 })
+	testwait.Until(t, "it is not ready without its broker", func() bool { _, code := ask(); return code == 1 })
 	if out, code := ask("--live"); code != 0 || out != "ok\n" {
 		t.Errorf("live: code %d: %s", code, out)
 	}
@@ -256,7 +257,7 @@ func TestEmbeddedBrokerCarriesACluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 			broker := start(t, binary, append([]string{"broker", "--listen", address}, flags.broker...)...)
-			eventually(t, "the broker listens", func() bool { return strings.Contains(broker.output.String(), address) })
+			testwait.Until(t, "the broker listens", func() bool { return strings.Contains(broker.output.String(), address) })
 			s := newServer(t, "mqtt://"+address, t.TempDir(), flags.server...)
 			s.waitReady(t)
 			store := connectClient(t, address)
@@ -308,7 +309,7 @@ func TestPasswordIsReadAgain(t *testing.T) {
 	s.waitReady(t)
 	set("second")
 	broker.kill()
-	eventually(t, "it has lost its broker", func() bool { return httpStatus("http://"+s.health+"/readyz") != http.StatusOK })
+	testwait.Until(t, "it has lost its broker", func() bool { return httpStatus("http://"+s.health+"/readyz") != http.StatusOK })
 	broker.start(t)
 	s.waitReady(t)
 }
@@ -347,7 +348,7 @@ func TestSystemdLearnsOfStartAndStop(t *testing.T) {
 func TestIgnoredHangUpDoesNotStopTheServer(t *testing.T) {
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	p := start(t, "sh", "-c", `trap "" HUP; exec "$0" "$@"`, binary, "dev", "--listen", address, "--data", filepath.Join(t.TempDir(), "dev"))
-	eventually(t, "holdfast dev is ready", func() bool { return strings.Contains(p.output.String(), "Holdfast is ready") })
+	testwait.Until(t, "holdfast dev is ready", func() bool { return strings.Contains(p.output.String(), "Holdfast is ready") })
 	if err := p.command.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/internal/testwait"
 )
 
 // watchesOf returns how many keys a client watches.
@@ -42,7 +44,7 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 	broker := startMosquitto(t, "sys_interval 1")
 	s := newServer(t, broker.address, t.TempDir(), "--broker.driver", "mosquitto")
 	s.waitReady(t)
-	eventually(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
+	testwait.Until(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
 	for name, leave := range map[string]func(*peer){
 		"disconnect": (*peer).leave,
 		"cut":        func(p *peer) { _ = p.conn.Close() },
@@ -51,11 +53,11 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, a watch of %v", name, age), func(t *testing.T) {
 				id := fmt.Sprintf("%s-%v", name, age)
 				o := watch(t, &target{address: broker.address}, id)
-				eventually(t, "the watch is there", func() bool { return watchesOf(t, s, id) == 1 })
+				testwait.Until(t, "the watch is there", func() bool { return watchesOf(t, s, id) == 1 })
 				<-time.After(age) // what is measured depends on it
 				left := time.Now()
 				leave(o)
-				eventually(t, "the watch ends", func() bool { return watchesOf(t, s, id) == 0 })
+				testwait.Until(t, "the watch ends", func() bool { return watchesOf(t, s, id) == 0 })
 				took := time.Since(left)
 				t.Logf("%s, a watch of %v: ended after %v", name, age, took.Round(time.Millisecond))
 				if most := 5 * time.Second; took > most {
@@ -65,11 +67,11 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 		}
 	}
 	watch(t, &target{address: broker.address}, "restart")
-	eventually(t, "the watch is there", func() bool { return watchesOf(t, s, "restart") == 1 })
+	testwait.Until(t, "the watch is there", func() bool { return watchesOf(t, s, "restart") == 1 })
 	<-time.After(8 * time.Second) // a younger watch would stay: nodes know the time of the broker's start only to within seconds
 	broker.kill()
 	broker.start(t)
-	eventually(t, "the watch ends with the broker", func() bool { return watchesOf(t, s, "restart") == 0 })
+	testwait.Until(t, "the watch ends with the broker", func() bool { return watchesOf(t, s, "restart") == 0 })
 }
 
 // † A client disconnects and reconnects at once, or takes over its own session, and makes a new watch. The broker may report the end of the earlier
@@ -79,7 +81,7 @@ func TestLateDisconnectOnMosquitto(t *testing.T) {
 	broker := startMosquitto(t)
 	s := newServer(t, broker.address, t.TempDir(), "--broker.driver", "mosquitto")
 	s.waitReady(t)
-	eventually(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
+	testwait.Until(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
 	const clients = 20
 	for round := range 3 {
 		for i := range clients {

@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/testwait"
 )
 
 // binary is the holdfast command under test, built once.
@@ -150,18 +152,6 @@ func freePort(t testing.TB) int {
 	return 0
 }
 
-// eventually waits until the condition holds.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-		if condition() {
-			return
-		}
-		<-time.After(10 * time.Millisecond)
-	}
-	t.Fatalf("did not happen: %s", what)
-}
-
 // mosquitto is a Mosquitto broker with the settings of deploy/mosquitto/conf.d/flow.conf.
 type mosquitto struct {
 	*process
@@ -203,7 +193,7 @@ func flow(t testing.TB) string {
 func (m *mosquitto) start(t testing.TB) {
 	t.Helper()
 	m.process = start(t, need(t, "mosquitto"), "-c", m.config)
-	eventually(t, "mosquitto listens", func() bool {
+	testwait.Until(t, "mosquitto listens", func() bool {
 		conn, err := net.Dial("tcp", m.address)
 		if err != nil {
 			return false
@@ -244,7 +234,7 @@ func (s *server) start(t testing.TB) {
 
 func (s *server) waitReady(t testing.TB) {
 	t.Helper()
-	eventually(t, "the server is ready", func() bool { return httpStatus("http://"+s.health+"/readyz") == http.StatusOK })
+	testwait.Until(t, "the server is ready", func() bool { return httpStatus("http://"+s.health+"/readyz") == http.StatusOK })
 }
 
 func httpStatus(url string) int {
@@ -268,7 +258,7 @@ func startEmbedded(t testing.TB, extra ...string) *target {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	p := start(t, binary, append([]string{"dev", "--listen", address, "--data", filepath.Join(t.TempDir(), "dev"), "--log.level", "debug"}, extra...)...)
-	eventually(t, "holdfast dev is ready", func() bool { return strings.Contains(p.output.String(), "Holdfast is ready") })
+	testwait.Until(t, "holdfast dev is ready", func() bool { return strings.Contains(p.output.String(), "Holdfast is ready") })
 	return &target{name: "embedded", address: address, embedded: true}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"holdfast/internal/testwait"
 	"holdfast/resp"
 )
 
@@ -169,7 +170,7 @@ func TestScanTokenSurvivesRestartsAndLeaders(t *testing.T) {
 		func() { m.leader(t).stop() },
 	} {
 		disturb()
-		eventually(t, "a leader serves", func() bool {
+		testwait.Until(t, "a leader serves", func() bool {
 			_, code := holdfast(t, broker.address, "", "get", keys[0], "--timeout", "2s")
 			return code == 0
 		})
@@ -201,7 +202,7 @@ func TestManyScansAtATimeAreRefusedAndAskedAgain(t *testing.T) {
 		const counter = `holdfast_requests_refused_total{reason="scans"} `
 		return strings.Contains(s.metrics(t), counter) && !strings.Contains(s.metrics(t), counter+"0\n")
 	}
-	eventually(t, "a scan is refused", func() bool {
+	testwait.Until(t, "a scan is refused", func() bool {
 		var work sync.WaitGroup
 		for range 50 {
 			work.Go(func() {

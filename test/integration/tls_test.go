@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"holdfast/internal/testcert"
+	"holdfast/internal/testwait"
 )
 
 // A node and the client commands connect to a broker that demands TLS, a client certificate and a login, although the first of its two addresses is dead.
@@ -107,7 +108,7 @@ func TestAuthorityOfTheBrokerIsReadAgain(t *testing.T) {
 	s.waitReady(t)
 	place(second)
 	broker.kill()
-	eventually(t, "it has lost its broker", func() bool { return httpStatus("http://"+s.health+"/readyz") != http.StatusOK })
+	testwait.Until(t, "it has lost its broker", func() bool { return httpStatus("http://"+s.health+"/readyz") != http.StatusOK })
 	broker.start(t)
 	s.waitReady(t)
 }

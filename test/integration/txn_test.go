@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"holdfast/internal/testwait"
 )
 
 // Watchers are notified of each change of a transaction in the order of its commands, before the reply, and of nothing if it is not applied.
@@ -60,7 +62,7 @@ func TestCopyOfATransactionSurvivesLeadersAndRestarts(t *testing.T) {
 		},
 	} {
 		disturb()
-		eventually(t, "a leader serves", func() bool {
+		testwait.Until(t, "a leader serves", func() bool {
 			_, code := holdfast(t, broker.address, "", "get", "read", "--timeout", "2s")
 			return code == 0
 		})

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/testwait"
 	"holdfast/test/mutants"
 )
 
@@ -61,7 +62,7 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 		l.progress(100)
 	}
 	m.settled(t, 3)
-	eventually(t, "every member was upgraded", func() bool {
+	testwait.Until(t, "every member was upgraded", func() bool {
 		_, code := m.leader(t).operate(t, "raft", "demote", m.other(m.leader(t)).id, "--yes")
 		return code == 0
 	})

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/internal/testwait"
 )
 
 const notifyPrefix = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/"
@@ -175,7 +177,7 @@ func TestNoSubscriberEndsTheWatch(t *testing.T) {
 	<-time.After(5100 * time.Millisecond) // the rule itself is about 5 s
 	must(t, p.call(set), "+OK\r\n")
 	for name, stop := range map[string][]string{"the watch": {"KEYNOTIFY", "k", "STOP"}, "the pattern's": {"KEYNOTIFY", "[k]", "GLOB", "STOP"}} {
-		eventually(t, name+" has ended", func() bool { return string(p.call(request{payload: array(stop...)}).Payload) == ":0\r\n" })
+		testwait.Until(t, name+" has ended", func() bool { return string(p.call(request{payload: array(stop...)}).Payload) == ":0\r\n" })
 	}
 	must(t, p.call(request{payload: array("KEYNOTIFY", "other*", "GLOB", "STOP")}), "+OK\r\n") // its pattern does not match the key
 }
@@ -294,7 +296,7 @@ func checkPolicy(t *testing.T, target *target, file string) {
 	must(t, line.call(request{payload: array("GET", "n1")}), "$-1\r\n")
 	must(t, other.call(request{payload: array("GET", "n1")}), errDenied)
 	writePolicy(t, file, "rules: [{principals: {clientIds: [other]}, stateStoreResources: [{method: Read, keys: ['*']}]}]\n")
-	eventually(t, "the changed policy is in force", func() bool {
+	testwait.Until(t, "the changed policy is in force", func() bool {
 		return string(other.call(request{payload: array("GET", "n1")}).Payload) == "$-1\r\n"
 	})
 	must(t, line.call(request{payload: array("GET", "n1")}), errDenied)

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	core "k8s.io/api/core/v1"
+
+	"holdfast/internal/testwait"
 )
 
 // The release under test. Its broker is a Mosquitto outside of Kubernetes, at the address of the first node, as in many plants.
@@ -142,17 +144,6 @@ func (k *kubernetes) makeVolumes(t *testing.T) {
 	k.must(t, "kubectl", "apply", "-f", write(t, t.TempDir(), "volumes.yaml", []byte(text)))
 }
 
-// eventually waits until a condition holds.
-func eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) { // no event reports it
-		if condition() {
-			return
-		}
-	}
-	t.Fatalf("did not happen within %v: %s", limit, what)
-}
-
 // pods returns the members' pods.
 func (k *kubernetes) pods(t testing.TB) []core.Pod {
 	t.Helper()
@@ -208,7 +199,7 @@ func (k *kubernetes) members(t testing.TB) (list []member) {
 
 func (k *kubernetes) leader(t testing.TB) (leader string) {
 	t.Helper()
-	eventually(t, 30*time.Second, "somebody leads", func() bool {
+	testwait.Within(t, 30*time.Second, "somebody leads", func() bool {
 		for _, m := range k.members(t) {
 			if m.State == "leader" {
 				leader = m.Node
@@ -223,7 +214,7 @@ func (k *kubernetes) leader(t testing.TB) (leader string) {
 // lead makes a member the leader.
 func (k *kubernetes) lead(t testing.TB, node string) {
 	t.Helper()
-	eventually(t, 30*time.Second, node+" leads", func() bool {
+	testwait.Within(t, 30*time.Second, node+" leads", func() bool {
 		if k.leader(t) == node {
 			return true
 		}
@@ -235,7 +226,7 @@ func (k *kubernetes) lead(t testing.TB, node string) {
 // settled waits until the cluster has size members, all of which vote, answer, trail the leader by at most 100 entries, and have ready pods.
 func (k *kubernetes) settled(t testing.TB, size int) {
 	t.Helper()
-	eventually(t, 2*time.Minute, fmt.Sprintf("%d members vote", size), func() bool {
+	testwait.Within(t, 2*time.Minute, fmt.Sprintf("%d members vote", size), func() bool {
 		list := k.members(t)
 		return len(list) == size && !slices.ContainsFunc(list, func(m member) bool {
 			return !m.Voter || m.State == "unreachable" || m.TrailsLeaderBy > 100 || !ready(k.pod(t, m.Node))

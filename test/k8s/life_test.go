@@ -10,6 +10,8 @@ import (
 	"time"
 
 	core "k8s.io/api/core/v1"
+
+	"holdfast/internal/testwait"
 )
 
 // life is a release in a real cluster, and what was measured of it.
@@ -107,7 +109,7 @@ func (l *life) upgrade(t *testing.T) {
 			upgraded <- err
 		}()
 		leader := name + "-2"
-		eventually(t, time.Minute, "another one leads", func() bool { leader = l.leader(t); return leader != name+"-2" })
+		testwait.Within(t, time.Minute, "another one leads", func() bool { leader = l.leader(t); return leader != name+"-2" })
 		if leader != name+"-0" {
 			t.Errorf("%s leads: the last to be replaced has to", leader)
 		}
@@ -182,7 +184,7 @@ func (l *life) scaleDown(t *testing.T) {
 
 func (l *life) expectClaims(t *testing.T, want int) {
 	t.Helper()
-	eventually(t, time.Minute, fmt.Sprintf("there are %d volumes of members", want), func() bool {
+	testwait.Within(t, time.Minute, fmt.Sprintf("there are %d volumes of members", want), func() bool {
 		list := strings.Fields(l.must(t, "kubectl", "-n", namespace, "get", "pvc", "-l", "app.kubernetes.io/component=node", "-o", "name"))
 		return len(list) == want
 	})
@@ -240,7 +242,7 @@ func (l *life) evictTwo(t *testing.T) {
 		if err := evict(name + "-1"); err == nil || !strings.Contains(err.Error(), "disruption budget") {
 			t.Errorf("the second one: %v", err)
 		}
-		eventually(t, time.Minute, "the first one is another pod", func() bool { return ready(l.pod(t, name+"-0")) })
+		testwait.Within(t, time.Minute, "the first one is another pod", func() bool { return ready(l.pod(t, name+"-0")) })
 		l.settled(t, 3)
 	})
 }
@@ -251,7 +253,7 @@ func (l *life) killLeader(t *testing.T) {
 		leader := l.leader(t)
 		l.underLoad(t, "kill -9 of the leader's process", func() {
 			l.must(t, "bash", "-c", `for p in $(pgrep -f "^/holdfast server"); do if tr '\0' '\n' </proc/$p/environ | grep -qx "HOLDFAST_NODE_ID=`+leader+`"; then kill -9 $p; fi; done`)
-			eventually(t, 30*time.Second, "another one leads", func() bool { return l.leader(t) != leader })
+			testwait.Within(t, 30*time.Second, "another one leads", func() bool { return l.leader(t) != leader })
 			l.settled(t, 3)
 		})
 	}
@@ -272,7 +274,7 @@ func (l *life) loseVolume(t *testing.T) {
 	l.underLoad(t, "a lost volume", func() {
 		l.must(t, "kubectl", "-n", namespace, "delete", "pvc", "data-"+lost, "--wait=false")
 		l.must(t, "kubectl", "-n", namespace, "delete", "pod", lost)
-		eventually(t, time.Minute, "it is a new member", func() bool {
+		testwait.Within(t, time.Minute, "it is a new member", func() bool {
 			pod := l.pod(t, lost)
 			if pod != nil && pod.Status.Phase == core.PodPending {
 				if _, err := l.try(t, "kubectl", "-n", namespace, "get", "pvc", "data-"+lost); err != nil {
@@ -301,7 +303,7 @@ func (l *life) renewCertificates(t *testing.T) {
 	before, pods := serials(), l.identities(t)
 	l.underLoad(t, "new certificates", func() {
 		l.must(t, "helm", "upgrade", "store", l.chart, "-n", namespace, "--reuse-values", "--set", "tls.selfSigned.revision=2", "--wait", "--timeout", "2m")
-		eventually(t, 3*time.Minute, "every member shows its new certificate", func() bool {
+		testwait.Within(t, 3*time.Minute, "every member shows its new certificate", func() bool {
 			for pod, serial := range serials() {
 				if serial == before[pod] {
 					return false
@@ -335,17 +337,17 @@ func (l *life) changePolicy(t *testing.T) {
 	}
 	upgrade(allow("a/*")...)
 	l.settled(t, 3)
-	eventually(t, time.Minute, "the policy is in force", func() bool { return allowed("a/x") && !allowed("b/x") })
+	testwait.Within(t, time.Minute, "the policy is in force", func() bool { return allowed("a/x") && !allowed("b/x") })
 	before := l.identities(t)
 	l.underLoad(t, "another policy", func() {
 		upgrade(allow("b/*")...)
-		eventually(t, 3*time.Minute, "the policy is another", func() bool { return allowed("b/x") && !allowed("a/x") })
+		testwait.Within(t, 3*time.Minute, "the policy is another", func() bool { return allowed("b/x") && !allowed("a/x") })
 	})
 	if after := l.identities(t); !maps.Equal(before, after) {
 		t.Errorf("the pods were %v and are %v", before, after)
 	}
 	upgrade("--set", "policy=none")
-	eventually(t, time.Minute, "there is no policy", func() bool { return allowed("a/x") && allowed("c/x") })
+	testwait.Within(t, time.Minute, "there is no policy", func() bool { return allowed("a/x") && allowed("c/x") })
 	l.settled(t, 3)
 }
 
@@ -427,7 +429,7 @@ func (l *life) uninstall(t *testing.T) {
 	before := l.countKeys(t)
 	l.must(t, "helm", "uninstall", "store", "-n", namespace, "--wait", "--timeout", "2m")
 	l.expectClaims(t, 3)
-	eventually(t, time.Minute, "no member is left", func() bool { return len(l.pods(t)) == 0 })
+	testwait.Within(t, time.Minute, "no member is left", func() bool { return len(l.pods(t)) == 0 })
 	l.must(t, "helm", "install", "store", l.chart, "-n", namespace, "--set", "broker.addresses={"+mosquitto+"}", "--wait", "--timeout", "3m")
 	l.settled(t, 3)
 	if after := l.countKeys(t); after != before {
