@@ -166,6 +166,35 @@ func rules() []rule {
 			nil,
 			"other people's tests start the whole product, and know nothing of what it is made of",
 		},
+		{
+			"internal/settings",
+			[]string{"fsm", "internal/glob", "internal/mqttconn", "internal/topics"},
+			[]string{"github.com/knadh/koanf/", "go.yaml.in/yaml/v3"},
+			"settings are read and checked, and applied by others",
+		},
+		{
+			"internal/node",
+			[]string{
+				"cluster", "cluster/offer", "cluster/peer", "cluster/raftlog", "fsm", "internal/audit", "internal/durable", "internal/mqttconn", "internal/policy/policyfile",
+				"internal/settings", "mqttfront", "mqttfront/broker", "mqttfront/metrics",
+			},
+			[]string{"github.com/hashicorp/raft", "github.com/prometheus/client_golang"},
+			"a node is the cluster and the front end, connected: it knows no command line and no HTTP",
+		},
+		{
+			"internal/trial",
+			[]string{
+				"cluster", "cluster/offer", "cluster/peer", "cluster/raftlog", "internal/httpapi", "internal/mqttconn", "internal/node", "internal/settings", "mqttfront",
+				"mqttfront/embedded", "mqttfront/wire",
+			},
+			[]string{"github.com/hashicorp/raft", "github.com/prometheus/client_golang"},
+			"a cluster in one process is made of whole nodes",
+		},
+		{"internal/policy/policyfile", []string{"internal/policy"}, []string{"go.yaml.in/yaml/v3"}, "a file becomes a policy, and nothing else"},
+		{"internal/mqttconn/mqtttest", []string{"internal/mqttconn"}, []string{"github.com/eclipse/paho.golang"}, "a broker's end of a connection, for tests"},
+		{"internal/testcert", nil, nil, "certificates for tests know nothing of the product"},
+		{"internal/tcpproxy", nil, nil, "a proxy for tests knows nothing of what passes"},
+		{"internal/testwait", nil, nil, "a wait in tests knows nothing of what it waits for"},
 		{"internal/audit", []string{"fsm"}, nil, "what was applied is written down, and nothing else"},
 		{"internal/load", nil, []string{"github.com/HdrHistogram/hdrhistogram-go"}, "load knows nothing of what it is put on"},
 		{"internal/mqttconn", nil, []string{"github.com/eclipse/paho.golang"}, "connections know nothing of the store"},
@@ -240,6 +269,15 @@ func TestImportsPointOneWay(t *testing.T) {
 		}
 	}
 	for path, p := range packages {
+		if isTest := strings.HasPrefix(path, "test/"); !isTest && !strings.HasPrefix(path, "cmd/") && !slices.ContainsFunc(rules(), func(r rule) bool { return r.path == path }) {
+			t.Errorf("%s has no rule", path)
+		} else if !isTest {
+			for _, helper := range []string{"internal/mqttconn/mqtttest", "internal/testcert", "internal/tcpproxy", "internal/testwait"} {
+				if slices.Contains(p.Imports, "holdfast/"+helper) {
+					t.Errorf("%s imports %s, which is for tests", path, helper)
+				}
+			}
+		}
 		if !strings.HasPrefix(path, "cmd/") && slices.ContainsFunc(p.Imports, func(i string) bool { return strings.HasPrefix(i, "holdfast/cmd/") }) {
 			t.Errorf("%s imports a command", path)
 		}
