@@ -213,3 +213,54 @@ func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
 		}
 	}
 }
+
+// When Close returns, no goroutine of the client runs any more, not even one whose KEYNOTIFY is not answered.
+func TestCloseWaitsForRenewals(t *testing.T) {
+	answers := make(chan string, 1)
+	answers <- "the first KEYNOTIFY"
+	address := startBroker(t, func(_ int, conn net.Conn, packet *packets.ControlPacket) packets.Packet {
+		request, ok := packet.Content.(*packets.Publish)
+		if !ok {
+			return nil
+		}
+		select {
+		case <-answers:
+			answer := packets.Publish{
+				Topic: request.Properties.ResponseTopic, Payload: []byte("+OK\r\n"), Properties: &packets.Properties{CorrelationData: request.Properties.CorrelationData},
+			}
+			if _, err := answer.WriteTo(conn); err != nil {
+				t.Error(err)
+			}
+		default: // the renewals
+		}
+		return nil
+	})
+	for range 20 { // without the wait, some of the goroutines still run
+		c, err := Connect(t.Context(), Config{Addresses: []string{address}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case answers <- "the first KEYNOTIFY":
+		default:
+		}
+		w, err := c.Watch(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.mu.Lock()
+		session := c.session
+		for range 10 {
+			c.syncWatchLocked(w.watched, nil)
+		}
+		c.mu.Unlock()
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		c.mu.Lock()
+		if running := session.watchSyncs[w.watched]; running > 0 {
+			t.Errorf("%d goroutines run after Close", running)
+		}
+		c.mu.Unlock()
+	}
+}

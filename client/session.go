@@ -31,7 +31,7 @@ type session struct {
 	reason          chan error // why it ended; only the first error counts
 	ctx             context.Context
 	cancel          context.CancelFunc
-	sending         sync.WaitGroup
+	working         sync.WaitGroup // the goroutines of the session, which close waits for
 
 	ids chan uint16 // free packet ids; the total is the number of requests that may be unacknowledged: Receive Maximum, at most maxWindow
 	// watchSyncs is the number of running goroutines of syncWatchLocked, by what they watch. Client.mu guards it.
@@ -113,8 +113,8 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		s.close()
 		return nil, err
 	}
-	s.sending.Go(s.sendAll)
-	s.sending.Go(func() { c.renewWatches(s) })
+	s.working.Go(s.sendAll)
+	s.working.Go(func() { c.renewWatches(s) })
 	return s, nil
 }
 
@@ -164,7 +164,7 @@ func (s *session) close() {
 	_ = s.mqtt.Disconnect(&paho.Disconnect{}) // an error means that it is disconnected already
 	<-s.mqtt.Done()
 	_ = s.conn.Close()
-	s.sending.Wait()
+	s.working.Wait()
 }
 
 // received takes a reply or a notification. It must not block: nothing else is read meanwhile.
@@ -382,7 +382,7 @@ func (s *session) acknowledged(id uint16, reason byte) bool {
 		if !again {
 			s.markUnsent(waiting) // no subscriber received the only copy
 		}
-		s.sending.Go(func() {
+		s.working.Go(func() {
 			if pause(s.ctx, resendPause) {
 				s.enqueue(waiting)
 			}

@@ -56,7 +56,7 @@ func TestRequestWithoutASubscriberIsUnsent(t *testing.T) {
 			if !s.acknowledged(1, mqttconn.ReasonNoMatchingSubscriber) || waiting.sent != again {
 				t.Errorf("it counts as sent: %v", waiting.sent)
 			}
-			s.sending.Wait()
+			s.working.Wait()
 		})
 	}
 }

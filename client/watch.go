@@ -211,7 +211,7 @@ func (c *Client) syncWatchLocked(watched subject, missed []*Watcher) {
 		return // the next session watches all keys again
 	}
 	session.watchSyncs[watched]++
-	go func() { // ends with the session at the latest
+	session.working.Go(func() { // ends with the session at the latest
 		defer c.endWatchSync(session, watched)
 		const retry = 500 * time.Millisecond
 		for c.isWatched(watched) {
@@ -236,7 +236,7 @@ func (c *Client) syncWatchLocked(watched subject, missed []*Watcher) {
 				return // after the timeout, the watch stays in the store until the session ends
 			}
 		}
-	}()
+	})
 }
 
 // endWatchSync counts the end of a goroutine of syncWatchLocked.
