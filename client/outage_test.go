@@ -165,7 +165,7 @@ func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
 	}
 	var renewal *packets.Publish // the second KEYNOTIFY
 	commands, began := make(chan string, 10), make(chan struct{})
-	watch, stop := string(resp.AppendArray(nil, subject{key: "k"}.keyNotify(false)...)), string(resp.AppendArray(nil, subject{key: "k"}.keyNotify(true)...))
+	watch, stop := string(resp.AppendArray(nil, subject{key: "k"}.keyNotify()...)), string(resp.AppendArray(nil, subject{key: "k"}.keyNotifyStop()...))
 	address := startBroker(t, func(_ int, conn net.Conn, packet *packets.ControlPacket) packets.Packet {
 		request, ok := packet.Content.(*packets.Publish)
 		if !ok {

@@ -77,7 +77,7 @@ func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*W
 	c.mu.Lock()
 	c.watchers.add(w)
 	c.mu.Unlock()
-	a, err := c.do(ctx, Version{}, w.watched.keyNotify(false)...)
+	a, err := c.do(ctx, Version{}, w.watched.keyNotify()...)
 	if err == nil && a.reply.Kind != resp.ReplyOK {
 		err = unexpected(a)
 	}
@@ -145,7 +145,7 @@ func (w *Watcher) abandonLocked(err error) {
 
 // stopWatching ends a watch in the store.
 func (c *Client) stopWatching(ctx context.Context, watched subject) error {
-	_, err := c.do(ctx, Version{}, watched.keyNotify(true)...)
+	_, err := c.do(ctx, Version{}, watched.keyNotifyStop()...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.watchers.bySubject[watched]) > 0 { // added meanwhile; this STOP may have ended their watch
@@ -216,7 +216,7 @@ func (c *Client) syncWatchLocked(watched subject, missed []*Watcher) {
 		const retry = 500 * time.Millisecond
 		for c.isWatched(watched) {
 			ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
-			a, err := c.do(ctx, Version{}, watched.keyNotify(false)...)
+			a, err := c.do(ctx, Version{}, watched.keyNotify()...)
 			cancel()
 			if err == nil && a.reply.Kind != resp.ReplyOK {
 				err = unexpected(a)

@@ -13,17 +13,17 @@ type subject struct {
 	isGlob bool
 }
 
-// keyNotify returns the KEYNOTIFY that watches the subject, or with stop the one that ends the watch.
-func (s subject) keyNotify(stop bool) [][]byte {
+// keyNotify returns the KEYNOTIFY that watches the subject.
+func (s subject) keyNotify() [][]byte {
 	arguments := [][]byte{[]byte("KEYNOTIFY"), []byte(s.key)}
 	if s.isGlob {
 		arguments = append(arguments, []byte("GLOB"))
 	}
-	if stop {
-		arguments = append(arguments, []byte("STOP"))
-	}
 	return arguments
 }
+
+// keyNotifyStop returns the KEYNOTIFY that ends the watch of the subject.
+func (s subject) keyNotifyStop() [][]byte { return append(s.keyNotify(), []byte("STOP")) }
 
 // watchers is the set of a client's watchers, by subject. Client.mu guards it.
 type watchers struct {

@@ -39,7 +39,7 @@ func (m *Machine) readFrame(kind section, content []byte) error {
 func appendMeta(b []byte, m *Machine) []byte {
 	b = appendUint(b, 1, m.index)
 	b = appendUint(b, 2, m.leader.term)
-	b = appendUint(b, 3, m.leader.number)
+	b = appendUint(b, 3, m.leader.lastNumber)
 	b = appendUint(b, 4, uint64(m.leader.start))
 	b = appendUint(b, 5, m.leader.nonce)
 	b = appendUint(b, 6, uint64(m.now))
@@ -56,7 +56,7 @@ func appendMeta(b []byte, m *Machine) []byte {
 	b = appendUint(b, 15, m.staged.nonce)
 	b = appendUint(b, 17, m.scanSecret) // field 16, the parts of an unfinished restore, is in frames of its own
 	b = appendUint(b, 18, m.storeID)
-	return appendUint(b, 19, m.olderID)
+	return appendUint(b, 19, m.olderSnapshotsID)
 }
 
 func (m *Machine) readMeta(r *reader) {
@@ -67,7 +67,7 @@ func (m *Machine) readMeta(r *reader) {
 		case 2:
 			m.leader.term = r.uint()
 		case 3:
-			m.leader.number = r.uint()
+			m.leader.lastNumber = r.uint()
 		case 4:
 			m.leader.start = r.int()
 		case 5:
@@ -99,7 +99,7 @@ func (m *Machine) readMeta(r *reader) {
 		case 18:
 			m.storeID = r.uint()
 		case 19:
-			m.olderID = r.uint()
+			m.olderSnapshotsID = r.uint()
 		default:
 			r.unknown("Meta")
 		}

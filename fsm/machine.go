@@ -33,9 +33,9 @@ type Machine struct {
 	// that. A KindRestore replaces it by the secret of the restored snapshot, if the snapshot has one.
 	scanSecret uint64
 	// storeID identifies this store in its snapshots: the cluster times of two stores cannot be compared. It is the nonce of the leadership in which
-	// VersionStoreID came into force; 0 before that. olderID identifies this store's older snapshots, which have no storeID. It is the scanSecret at the
+	// VersionStoreID came into force; 0 before that. olderSnapshotsID identifies this store's older snapshots, which have no storeID. It is the scanSecret at the
 	// moment when VersionStoreID came into force: a snapshot from before that has only its scanSecret. Neither changes later.
-	storeID, olderID uint64
+	storeID, olderSnapshotsID uint64
 
 	values      values
 	watches     watches
@@ -47,10 +47,10 @@ type Machine struct {
 
 // leadership is the current leadership. isNext checks each entry against it, and timeOf computes the entry's cluster time from it.
 type leadership struct {
-	term   uint64 // raft term of the LeaderStart
-	number uint64 // number of the last entry since the LeaderStart
-	start  int64  // cluster time at the LeaderStart, from which Entry.Elapsed counts; raiseClocks raises it after a restore
-	nonce  uint64 // random number of the LeaderStart
+	term       uint64 // raft term of the LeaderStart
+	lastNumber uint64 // Entry.Number of the last entry; 0 at the LeaderStart
+	start      int64  // cluster time at the LeaderStart, from which Entry.Elapsed counts; raiseClocks raises it after a restore
+	nonce      uint64 // random number of the LeaderStart
 }
 
 // New returns the empty state.
@@ -88,7 +88,7 @@ func (m *Machine) Apply(index, term uint64, data []byte) (*EntryOutcome, error) 
 		outcome.Skipped = true
 		return outcome, nil
 	}
-	m.leader.number = entry.Number
+	m.leader.lastNumber = entry.Number
 	m.wall = max(m.wall, entry.Wall)
 	m.publishedUpTo(entry.Published)
 	m.advance(m.timeOf(entry), outcome)
@@ -117,15 +117,15 @@ func (m *Machine) raiseVersion(version uint32) {
 		m.mixIntoStateHash('T', m.scanSecret)
 	}
 	if m.logVersion >= VersionStoreID && m.storeID == 0 {
-		m.storeID, m.olderID = m.leader.nonce, m.scanSecret
-		m.mixIntoStateHash('I', m.storeID, m.olderID)
+		m.storeID, m.olderSnapshotsID = m.leader.nonce, m.scanSecret
+		m.mixIntoStateHash('I', m.storeID, m.olderSnapshotsID)
 	}
 }
 
 // isNext reports whether an entry is the next of the current leadership. It rejects entries of other terms, entries from before the
 // LeaderStart, and entries after a gap in the numbers.
 func (m *Machine) isNext(term uint64, entry *Entry) bool {
-	return term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1
+	return term == m.leader.term && entry.Term == term && entry.Number == m.leader.lastNumber+1
 }
 
 // timeOf returns the cluster time of an entry: leader.start plus the leader's monotonic time since its LeaderStart. It never goes
@@ -273,7 +273,7 @@ type Status struct {
 // Status returns a summary of the state.
 func (m *Machine) Status() Status {
 	status := Status{
-		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.number, LeaderStartTime: m.leader.start,
+		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.lastNumber, LeaderStartTime: m.leader.start,
 		Now: m.now, Wall: m.wall, Clock: m.clock, Published: m.published, Version: m.logVersion, Hash: m.hash,
 		Keys: m.values.len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.len(), ReplyBytes: m.dedup.replies.bytes(),
 		Unpublished: m.unpublished.notifications, Configured: m.configured,

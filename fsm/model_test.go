@@ -79,14 +79,14 @@ func (m *model) expire(told *[]string) {
 		return 1
 	})
 	for _, d := range all {
-		m.tell(told, d.key, "gone", m.keys[d.key].version)
+		m.notify(told, d.key, "gone", m.keys[d.key].version)
 		delete(m.keys, d.key)
 	}
 	// The machine forgets in steps of 1024 ms.
 	maps.DeleteFunc(m.done, func(_ RequestID, d modelDone) bool { return (d.until+1023)/1024*1024 <= m.now })
 }
 
-func (m *model) tell(told *[]string, key, what, version string) {
+func (m *model) notify(told *[]string, key, what, version string) {
 	var clients []string
 	for w := range m.watching {
 		if w.covers(key) {
@@ -167,7 +167,7 @@ func (m *model) run(c *Command, told *[]string) string {
 			return "not applied " + v.version
 		}
 		delete(m.keys, key)
-		m.tell(told, key, "gone", v.version)
+		m.notify(told, key, "gone", v.version)
 		return "deleted " + v.version
 	}
 	if exists && (c.Condition == IfAbsent || c.Condition == IfAbsentOrEqual && v.value != string(c.Expected)) {
@@ -182,7 +182,7 @@ func (m *model) run(c *Command, told *[]string) string {
 		next.token = &t
 	}
 	m.keys[key] = next
-	m.tell(told, key, "set "+next.value, next.version)
+	m.notify(told, key, "set "+next.value, next.version)
 	return "ok " + next.version
 }
 

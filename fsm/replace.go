@@ -92,7 +92,7 @@ func (m *Machine) isForeign(restored *Machine) bool {
 		return restored.scanSecret != 0 && restored.scanSecret != m.scanSecret
 	}
 	if restored.storeID == 0 { // an older snapshot
-		return restored.scanSecret != 0 && restored.scanSecret != m.olderID
+		return restored.scanSecret != 0 && restored.scanSecret != m.olderSnapshotsID
 	}
 	return restored.storeID != m.storeID
 }

@@ -62,7 +62,7 @@ func (m *Machine) Snapshot() *Snapshot {
 		state: Machine{
 			index: m.index, leader: m.leader, now: m.now, wall: m.wall, clock: m.clock, published: m.published,
 			logVersion: m.logVersion, hash: m.hash, settings: m.settings, configured: m.configured, pinned: m.pinned,
-			staged: m.staged, scanSecret: m.scanSecret, storeID: m.storeID, olderID: m.olderID,
+			staged: m.staged, scanSecret: m.scanSecret, storeID: m.storeID, olderSnapshotsID: m.olderSnapshotsID,
 		},
 		values:  values,
 		release: release,

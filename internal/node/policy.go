@@ -73,9 +73,9 @@ func (w *contentWatch) changed(content []byte, ok bool) bool {
 		w.before = nil
 		return false
 	}
-	settled := w.before != nil && bytes.Equal(content, w.before)
+	readTwice := w.before != nil && bytes.Equal(content, w.before)
 	w.before = content
-	if !settled || w.accepted != nil && bytes.Equal(content, w.accepted) {
+	if !readTwice || w.accepted != nil && bytes.Equal(content, w.accepted) {
 		return false
 	}
 	w.accepted = content

@@ -84,7 +84,7 @@ func (*standIn) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { retur
 // OnACLCheck implements mqtt.Hook: everybody may do everything.
 func (*standIn) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
 
-func (s *standIn) tell(event, clientID string, fields map[string]any) {
+func (s *standIn) report(event, clientID string, fields map[string]any) {
 	fields["clientid"], fields["username"], fields["ipaddress"], fields["proto_ver"] = clientID, "undefined", "127.0.0.1", 5
 	payload, err := json.Marshal(fields)
 	if err == nil {
@@ -101,7 +101,7 @@ func (s *standIn) OnSessionEstablished(client *mqtt.Client, _ packets.Packet) {
 	at := max(time.Now().UnixMilli(), s.latest+1)
 	s.latest, s.connected[client] = at, at
 	s.mu.Unlock()
-	s.tell("connected", client.ID, map[string]any{"connected_at": at, "clean_start": true, "keepalive": 30})
+	s.report("connected", client.ID, map[string]any{"connected_at": at, "clean_start": true, "keepalive": 30})
 }
 
 // OnDisconnect implements mqtt.Hook.
@@ -114,7 +114,7 @@ func (s *standIn) OnDisconnect(client *mqtt.Client, _ error, _ bool) {
 	if client.IsTakenOver() {
 		reason = takenOver
 	}
-	s.tell("disconnected", client.ID, map[string]any{"connected_at": at, "disconnected_at": time.Now().UnixMilli(), "reason": reason})
+	s.report("disconnected", client.ID, map[string]any{"connected_at": at, "disconnected_at": time.Now().UnixMilli(), "reason": reason})
 }
 
 func (s *standIn) serveAPI(w http.ResponseWriter, r *http.Request) {

@@ -146,7 +146,7 @@ func (g *growth) load(keys, size int) loadOptions {
 	return loadOptions{ValueSize: size, Keys: keys, Connections: connections, Outstanding: growthOutstanding, GETs: 50, Warmup: g.warmup, Duration: g.duration}
 }
 
-func (m *growthPoint) take(x *measurement) {
+func (m *growthPoint) copyFrom(x *measurement) {
 	m.Rate, m.P50, m.P99, m.P999 = x.result.Rate, float64(x.result.P50)/1000, float64(x.result.P99)/1000, float64(x.result.P999)/1000
 }
 
@@ -166,7 +166,7 @@ func (g *growth) keys(ctx context.Context, env *environment, keys, size int) (*g
 		if err != nil {
 			return err
 		}
-		m.take(measured)
+		m.copyFrom(measured)
 		if err := g.whileSaving(ctx, env, d, options, m); err != nil {
 			return err
 		}
@@ -231,7 +231,7 @@ func (g *growth) sets(ctx context.Context, env *environment, m *growthPoint, nod
 		change(&options)
 		measured, err := d.measure(ctx, env, options)
 		if err == nil {
-			m.take(measured)
+			m.copyFrom(measured)
 			m.Memory = float64(d.processes[1].memory()) / (1 << 20)
 		}
 		return err

@@ -136,7 +136,7 @@ func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok 
 // withMachineStoppedLocked does what withMachineStopped does, for a caller that has called takeDisk. It returns false if it did not call do, or if a step failed.
 func (in *injection) withMachineStoppedLocked(ctx context.Context, m *machine, do func() error) (bool, error) {
 	const patience = time.Minute
-	if _, missing := in.settle(ctx, patience); missing != "" {
+	if _, missing := in.awaitVerification(ctx, patience); missing != "" {
 		in.note = "not done: " + missing
 		return false, nil
 	}
@@ -150,7 +150,7 @@ func (in *injection) withMachineStoppedLocked(ctx context.Context, m *machine, d
 		err = started
 	}
 	in.healed = in.now()
-	if _, missing := in.settle(ctx, patience); missing != "" && ctx.Err() == nil {
+	if _, missing := in.awaitVerification(ctx, patience); missing != "" && ctx.Err() == nil {
 		in.fail("after %s on %s: %s", in.kind, m.ID, missing)
 	}
 	return err == nil, err

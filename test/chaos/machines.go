@@ -156,9 +156,9 @@ func (w *world) verify(ctx context.Context) (v verification, missing string) {
 	return v, ""
 }
 
-// settle repeats verify until all replicas were compared, for at most patience. missing says why they were not, or is empty. Hashes that differ are
+// awaitVerification repeats verify until all replicas were compared, for at most patience. missing says why they were not, or is empty. Hashes that differ are
 // recorded as a failure.
-func (w *world) settle(ctx context.Context, patience time.Duration) (v verification, missing string) {
+func (w *world) awaitVerification(ctx context.Context, patience time.Duration) (v verification, missing string) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
 		if v, missing = w.verify(ctx); missing == "" || time.Now().After(deadline) || ctx.Err() != nil {
 			return v, missing

@@ -189,7 +189,7 @@ func (w *world) stopAndCollect(ctx context.Context) error {
 	if _, err := w.askLoad(ctx, http.MethodPost, "/over", nil, 2*time.Minute); err != nil {
 		w.fail("the clients do not end: %v", err)
 	}
-	v, missing := w.settle(ctx, 90*time.Second)
+	v, missing := w.awaitVerification(ctx, 90*time.Second)
 	if missing != "" {
 		w.fail("at the end: %s", missing)
 	}

@@ -62,11 +62,11 @@ func (w *world) scrape(ctx context.Context, m *machine) {
 		}
 		metrics, err := readMetrics(ctx, "http://"+m.ClientIP+":7402/metrics")
 		if err != nil {
-			m.note(false, 0, 0)
+			m.recordMetrics(false, 0, 0)
 			continue
 		}
 		leads, term := metrics["holdfast_leader"] == 1, uint64(metrics["holdfast_raft_term"])
-		if m.note(leads, term, int(metrics["holdfast_members_answering"])) {
+		if m.recordMetrics(leads, term, int(metrics["holdfast_members_answering"])) {
 			w.addLeading(record.Leading{At: record.Duration(w.now()), Node: m.ID, Term: term})
 		}
 		w.addSample(record.Sample{
@@ -113,8 +113,8 @@ func (w *world) addSample(s record.Sample) {
 	w.run.Samples = append(w.run.Samples, s)
 }
 
-// note stores what a machine's metrics say, and reports whether it has begun to lead in this term.
-func (m *machine) note(leads bool, term uint64, answering int) (began bool) {
+// recordMetrics stores what a machine's metrics say, and reports whether it has begun to lead in this term.
+func (m *machine) recordMetrics(leads bool, term uint64, answering int) (began bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	began = leads && (!m.leads || m.term != term)

@@ -229,7 +229,7 @@ type Gap struct {
 	At     time.Duration
 }
 
-// History is what all clients saw. The Add methods, NoteCount and Keys are safe for concurrent use. Use the fields and the other
+// History is what all clients saw. The Add methods, NotificationCount and Keys are safe for concurrent use. Use the fields and the other
 // methods only after the run.
 type History struct {
 	mu            sync.Mutex
@@ -258,8 +258,8 @@ func (h *History) AddNote(client string, n Notification) {
 	h.Notifications[client] = append(h.Notifications[client], n)
 }
 
-// NoteCount returns how many notifications a client has.
-func (h *History) NoteCount(client string) int {
+// NotificationCount returns how many notifications a client has.
+func (h *History) NotificationCount(client string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.Notifications[client])

@@ -195,7 +195,7 @@ func (l *load) run(ctx context.Context, c *client.Client, number int, pause time
 			l.t.Errorf("SET %s failed after %v: %v", key, time.Since(began), err)
 			return
 		}
-		l.note(began)
+		l.record(began)
 		l.mu.Lock()
 		l.versions[key] = version.String()
 		l.mu.Unlock()
@@ -205,7 +205,7 @@ func (l *load) run(ctx context.Context, c *client.Client, number int, pause time
 			l.t.Errorf("GET %s after %v: %q %v %v; want version %v", key, time.Since(began), value, read, err, version)
 			return
 		}
-		l.note(began)
+		l.record(began)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -213,7 +213,7 @@ func (l *load) run(ctx context.Context, c *client.Client, number int, pause time
 	}
 }
 
-func (l *load) note(began time.Time) {
+func (l *load) record(began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.delays = append(l.delays, sample{began, time.Since(began)})

@@ -24,7 +24,7 @@ type acknowledged struct {
 	sets     int
 }
 
-func (a *acknowledged) note(t *testing.T, key string, value int, version string) {
+func (a *acknowledged) record(t *testing.T, key string, value int, version string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.seen[version] {
@@ -73,7 +73,7 @@ func testKill(t *testing.T, logStore string, count int) {
 					t.Errorf("%s = %d: %v", key, value, err)
 					return
 				}
-				acks.note(t, key, value, version.String())
+				acks.record(t, key, value, version.String())
 			}
 		})
 	}
@@ -166,7 +166,7 @@ func TestBrokerRestartUnderLoadLosesNothing(t *testing.T) {
 				key := fmt.Sprint("key", i)
 				version, err := store.Set(ctx, key, []byte(strconv.Itoa(value)))
 				if err == nil {
-					acks.note(t, key, value, version.String())
+					acks.record(t, key, value, version.String())
 				} else if ctx.Err() == nil {
 					t.Errorf("%s = %d: %v", key, value, err)
 					return

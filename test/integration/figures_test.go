@@ -96,7 +96,7 @@ func TestFiguresNodeWithManyKeys(t *testing.T) {
 	node.start(t)
 	patiently(t, "ready", ready)
 	back := time.Since(began)
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 	during := l.delaysAround(began, time.Now())
 	t.Logf("a wiped node is ready after %v, votes after %v; requests before: p50 %v p99 %v, meanwhile: p50 %v p99 %v, latest %v",
 		back.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), rounded(calm, 0.5), rounded(calm, 0.99),

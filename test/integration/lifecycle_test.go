@@ -41,8 +41,8 @@ func (s *server) wipe(t testing.TB) {
 	}
 }
 
-// settled waits until there are size members, each of them a reachable voter at most 10 entries behind the leader, and their states agree.
-func (m members) settled(t testing.TB, size int) {
+// awaitAgreement waits until there are size members, each of them a reachable voter at most 10 entries behind the leader, and their states agree.
+func (m members) awaitAgreement(t testing.TB, size int) {
 	t.Helper()
 	testwait.Until(t, "all members vote and are in step", func() bool {
 		list := m.running()[0].list(t)
@@ -78,7 +78,7 @@ func TestWipedNodeIsANewMember(t *testing.T) {
 		l.progress(50)
 		wiped.start(t)
 		wiped.waitReady(t)
-		m.settled(t, 3)
+		m.awaitAgreement(t, 3)
 		if after := wiped.idOf(t, m.leader(t)); after == before || !strings.HasPrefix(after, wiped.id+".") {
 			t.Errorf("%s: the id was %s and is %s", name, before, after)
 		}
@@ -116,7 +116,7 @@ func TestJoinedNodeVotesAndRemovedOneStaysOut(t *testing.T) {
 		}
 	}
 	m = append(m, fourth)
-	m.settled(t, 4)
+	m.awaitAgreement(t, 4)
 
 	if out, code := fourth.operate(t, "raft", "demote", "n4"); code != 2 {
 		t.Errorf("without --yes: code %d: %s", code, out)
@@ -133,7 +133,7 @@ func TestJoinedNodeVotesAndRemovedOneStaysOut(t *testing.T) {
 	if out, code := m[0].operate(t, "raft", "add-voter", fourth.peer); code != 0 {
 		t.Error(out)
 	}
-	m.settled(t, 4)
+	m.awaitAgreement(t, 4)
 
 	// The leader is removed, by a command to another member.
 	leader := m.leader(t)
@@ -154,11 +154,11 @@ func TestJoinedNodeVotesAndRemovedOneStaysOut(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("a node that was removed comes back")
 	}
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 	leader.wipe(t)
 	leader.start(t)
 	leader.waitReady(t)
-	m.settled(t, 4)
+	m.awaitAgreement(t, 4)
 	l.progress(50)
 	l.stop()
 	l.check(t, broker.address)
@@ -180,7 +180,7 @@ func TestNodesBeginOneClusterTogether(t *testing.T) {
 	}
 	m[2].start(t)
 	m.waitReady(t)
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 	store := connectClient(t, broker.address)
 	if _, err := store.Set(t.Context(), "k", []byte("v")); err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestNodesBeginOneClusterTogether(t *testing.T) {
 	m[1].start(t)
 	m[2].start(t)
 	m.waitReady(t)
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 	if value, _, err := store.Get(t.Context(), "k"); string(value) != "v" || err != nil {
 		t.Errorf("%q, %v", value, err)
 	}
@@ -260,7 +260,7 @@ func TestBackupRestoresKeysVersionsAndTokens(t *testing.T) {
 	if err != nil || next.Compare(later) <= 0 {
 		t.Errorf("the version %v after the restore does not follow %v: %v", next, later, err)
 	}
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 	// The restored state survives a restart of all members.
 	for _, s := range m {
 		s.kill()
@@ -272,7 +272,7 @@ func TestBackupRestoresKeysVersionsAndTokens(t *testing.T) {
 	if _, version, err := store.Get(t.Context(), "lock"); version != saved || err != nil {
 		t.Errorf("lock after a restart: %v %v; want %v", version, err, saved)
 	}
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 }
 
 // When a majority has lost its disks, `raft recover` makes the surviving node the only member, and the others join it anew.
@@ -283,7 +283,7 @@ func TestSurvivorOfALostQuorumRecovers(t *testing.T) {
 	if _, err := store.Set(t.Context(), "k", []byte("v")); err != nil {
 		t.Fatal(err)
 	}
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 	last := m[2]
 	m[0].kill()
 	m[1].kill()
@@ -307,7 +307,7 @@ func TestSurvivorOfALostQuorumRecovers(t *testing.T) {
 		s.start(t)
 	}
 	m.waitReady(t)
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if value, _, err := store.Get(ctx, "k"); string(value) != "v" || err != nil {
@@ -340,7 +340,7 @@ func TestMembersAuthenticateByCertificates(t *testing.T) {
 		m = append(m, s)
 	}
 	m.waitReady(t)
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 	misnamed := newMember(t, "n4", "mqtt://"+broker.address, addresses[3], strings.Join(peers[:3], ","), certificate("stranger", "stranger", "127.0.0.1")...)
 	misnamed.start(t)
 	<-misnamed.exited // the others would refuse it: TestCertificatesNameMembers
@@ -370,7 +370,7 @@ func TestMembersAuthenticateByCertificates(t *testing.T) {
 	restarted.kill()
 	restarted.start(t)
 	restarted.waitReady(t)
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 	for _, s := range m {
 		if s != restarted && !strings.Contains(s.output.String(), "the certificates were read again") {
 			t.Errorf("%s has not read its certificate again", s.id)
@@ -392,7 +392,7 @@ func strangerCertificate(t *testing.T, ca *testcert.Authority) []string {
 func TestMovedNodeIsReachedAtItsNewAddress(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 	for name, pick := range map[string]func() *server{
 		"a follower": func() *server { return m.other(m.leader(t)) }, "the leader": func() *server { return m.leader(t) },
 	} {
@@ -413,7 +413,7 @@ func TestMovedNodeIsReachedAtItsNewAddress(t *testing.T) {
 			}
 			return false
 		})
-		m.settled(t, 3)
+		m.awaitAgreement(t, 3)
 	}
 }
 

@@ -78,7 +78,7 @@ func TestBrokerRestartUnderACluster(t *testing.T) {
 	m.waitReady(t)
 	l.stop()
 	l.check(t, broker.address)
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 }
 
 // Two nodes of one name: at least one of them logs it, and they do not take over each other's session for ever.
@@ -153,7 +153,7 @@ func TestMemoryIsBoundedDuringACatchUp(t *testing.T) {
 	began := time.Now()
 	away.start(t)
 	away.waitReady(t)
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 	t.Logf("caught up after %v; resident: leader %d MiB, node that was away %d MiB", time.Since(began).Round(time.Millisecond), leader.rss(t)>>20, away.rss(t)>>20)
 	for _, s := range m {
 		if rss := s.rss(t); rss > 512<<20 {

@@ -23,7 +23,7 @@ import (
 func TestStepDownAndKeepPeersFailNoRequest(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 5, "mqtt://"+broker.address, "--log.level", "info")
-	m.settled(t, 5)
+	m.awaitAgreement(t, 5)
 	l := startLoad(t, broker.address, 8, 10*time.Millisecond)
 	l.progress(50)
 
@@ -61,7 +61,7 @@ func TestStepDownAndKeepPeersFailNoRequest(t *testing.T) {
 			t.Errorf("%s was removed and goes on", gone.id)
 		}
 	}
-	m[:3].settled(t, 3)
+	m[:3].awaitAgreement(t, 3)
 	l.progress(50)
 	l.stop()
 	l.check(t, broker.address)

@@ -61,7 +61,7 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 		m.waitReady(t)
 		l.progress(100)
 	}
-	m.settled(t, 3)
+	m.awaitAgreement(t, 3)
 	testwait.Until(t, "every member was upgraded", func() bool {
 		_, code := m.leader(t).operate(t, "raft", "demote", m.other(m.leader(t)).id, "--yes")
 		return code == 0

@@ -223,8 +223,8 @@ func (k *kubernetes) lead(t testing.TB, node string) {
 	})
 }
 
-// settled waits until the cluster has size members, all of which vote, answer, trail the leader by at most 100 entries, and have ready pods.
-func (k *kubernetes) settled(t testing.TB, size int) {
+// awaitAllReady waits until the cluster has size members, all of which vote, answer, trail the leader by at most 100 entries, and have ready pods.
+func (k *kubernetes) awaitAllReady(t testing.TB, size int) {
 	t.Helper()
 	testwait.Within(t, 2*time.Minute, fmt.Sprintf("%d members vote", size), func() bool {
 		list := k.members(t)

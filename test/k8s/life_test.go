@@ -86,7 +86,7 @@ func (l *life) install(t *testing.T) {
 	began := time.Now()
 	l.must(t, "helm", "install", "store", l.chart, "-n", namespace, "--set", "broker.addresses={"+mosquitto+"}", "--set", "backup.enabled=true", "--wait", "--timeout", "3m")
 	l.measured("install, three members", began)
-	l.settled(t, 3)
+	l.awaitAllReady(t, 3)
 	hosts := map[string]bool{}
 	for _, pod := range l.pods(t) {
 		hosts[pod.Spec.NodeName] = true
@@ -116,7 +116,7 @@ func (l *life) upgrade(t *testing.T) {
 		if err := <-upgraded; err != nil {
 			t.Fatal(err)
 		}
-		l.settled(t, 3)
+		l.awaitAllReady(t, 3)
 	})
 	l.expectImage(t, "holdfast:0.1.1")
 }
@@ -124,7 +124,7 @@ func (l *life) upgrade(t *testing.T) {
 func (l *life) rollBack(t *testing.T) {
 	l.underLoad(t, "rollback", func() {
 		l.must(t, "helm", "rollback", "store", "-n", namespace, "--wait", "--timeout", "5m")
-		l.settled(t, 3)
+		l.awaitAllReady(t, 3)
 	})
 	l.expectImage(t, "holdfast:0.1.0")
 }
@@ -155,7 +155,7 @@ func (l *life) identities(t *testing.T) map[string]string {
 func (l *life) scale(t *testing.T, replicas int) {
 	t.Helper()
 	l.must(t, "helm", "upgrade", "store", l.chart, "-n", namespace, "--reuse-values", "--set", fmt.Sprintf("replicas=%d", replicas), "--wait", "--timeout", "5m")
-	l.settled(t, replicas)
+	l.awaitAllReady(t, replicas)
 }
 
 // scaleUp adds two members, and restarts no pod.
@@ -203,7 +203,7 @@ func (l *life) scaleAndRollBack(t *testing.T) {
 		l.scale(t, 5)
 		first := ids()
 		l.must(t, "helm", "rollback", "store", "-n", namespace, "--wait", "--timeout", "5m")
-		l.settled(t, 3)
+		l.awaitAllReady(t, 3)
 		l.expectClaims(t, 3)
 		l.scale(t, 5)
 		second := ids()
@@ -219,7 +219,7 @@ func (l *life) drain(t *testing.T) {
 	pod := l.pod(t, l.leader(t))
 	l.underLoad(t, "drain of the leader's host", func() {
 		l.must(t, "kubectl", "drain", pod.Spec.NodeName, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=2m")
-		l.settled(t, 3)
+		l.awaitAllReady(t, 3)
 	})
 	moved := l.pod(t, pod.Name)
 	if moved.Spec.NodeName == pod.Spec.NodeName || moved.Status.PodIP == pod.Status.PodIP {
@@ -243,7 +243,7 @@ func (l *life) evictTwo(t *testing.T) {
 			t.Errorf("the second one: %v", err)
 		}
 		testwait.Within(t, time.Minute, "the first one is another pod", func() bool { return ready(l.pod(t, name+"-0")) })
-		l.settled(t, 3)
+		l.awaitAllReady(t, 3)
 	})
 }
 
@@ -254,7 +254,7 @@ func (l *life) killLeader(t *testing.T) {
 		l.underLoad(t, "kill -9 of the leader's process", func() {
 			l.must(t, "bash", "-c", `for p in $(pgrep -f "^/holdfast server"); do if tr '\0' '\n' </proc/$p/environ | grep -qx "HOLDFAST_NODE_ID=`+leader+`"; then kill -9 $p; fi; done`)
 			testwait.Within(t, 30*time.Second, "another one leads", func() bool { return l.leader(t) != leader })
-			l.settled(t, 3)
+			l.awaitAllReady(t, 3)
 		})
 	}
 }
@@ -283,7 +283,7 @@ func (l *life) loseVolume(t *testing.T) {
 			}
 			return ready(pod) && id() != before
 		})
-		l.settled(t, 3)
+		l.awaitAllReady(t, 3)
 	})
 }
 
@@ -311,13 +311,13 @@ func (l *life) renewCertificates(t *testing.T) {
 			}
 			return true
 		})
-		l.settled(t, 3)
+		l.awaitAllReady(t, 3)
 	})
 	if after := l.identities(t); !maps.Equal(pods, after) {
 		t.Errorf("the pods were %v and are %v", pods, after)
 	}
 	l.must(t, "kubectl", "-n", namespace, "delete", "pod", name+"-2")
-	l.settled(t, 3)
+	l.awaitAllReady(t, 3)
 }
 
 // changePolicy: a first policy changes the settings, which restarts the members. A later change of its rules takes effect without a restart.
@@ -336,7 +336,7 @@ func (l *life) changePolicy(t *testing.T) {
 		return err == nil
 	}
 	upgrade(allow("a/*")...)
-	l.settled(t, 3)
+	l.awaitAllReady(t, 3)
 	testwait.Within(t, time.Minute, "the policy is in force", func() bool { return allowed("a/x") && !allowed("b/x") })
 	before := l.identities(t)
 	l.underLoad(t, "another policy", func() {
@@ -348,7 +348,7 @@ func (l *life) changePolicy(t *testing.T) {
 	}
 	upgrade("--set", "policy=none")
 	testwait.Within(t, time.Minute, "there is no policy", func() bool { return allowed("a/x") && allowed("c/x") })
-	l.settled(t, 3)
+	l.awaitAllReady(t, 3)
 }
 
 // backUp makes one backup by the CronJob's job, and one by hand. It restores the latter into a second release, with the demo broker.
@@ -400,7 +400,7 @@ func (l *life) loseMajority(t *testing.T) {
 			t.Fatalf("%v: %s", err, said)
 		}
 	}
-	l.settled(t, 3)
+	l.awaitAllReady(t, 3)
 	l.measured("a majority lost for good, and recovered from one member", began)
 	l.scale(t, 3) // Helm finds the set as it was
 	if after := l.countKeys(t); after != keys {
@@ -431,7 +431,7 @@ func (l *life) uninstall(t *testing.T) {
 	l.expectClaims(t, 3)
 	testwait.Within(t, time.Minute, "no member is left", func() bool { return len(l.pods(t)) == 0 })
 	l.must(t, "helm", "install", "store", l.chart, "-n", namespace, "--set", "broker.addresses={"+mosquitto+"}", "--wait", "--timeout", "3m")
-	l.settled(t, 3)
+	l.awaitAllReady(t, 3)
 	if after := l.countKeys(t); after != before {
 		t.Errorf("there were %s keys, and are %s", before, after)
 	}

@@ -47,7 +47,7 @@ func stateMachine() []Mutant {
 		one("copy_unprolonged", "a copy does not prolong how long the outcome is remembered", "exactly once", "fsm/execute.go",
 			"\tif m.logVersion >= VersionProlong {\n", "\tif false {\n").shownBy("late node that comes to lead"),
 		one("entry_order", "no check of an entry's term and number", "lock lost early, expired early", "fsm/machine.go",
-			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1\n", "\treturn true\n"),
+			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.lastNumber+1\n", "\treturn true\n"),
 		one("scan_skips", "a continuation token skips the key that did not fit", "scan", "fsm/scan.go",
 			"cost; !more {\n\t\t\t\tnext = last\n", "cost; !more {\n\t\t\t\tnext = key\n"),
 		one("pattern_first_prefix", "a change is matched against the patterns with its longest prefix only", "notifications", "fsm/patterns.go",

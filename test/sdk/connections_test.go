@@ -116,7 +116,7 @@ func TestResentRequestTakesEffectOnce(t *testing.T) {
 		if len(corr) != 2 || corr[0] != corr[1] || replies == 0 {
 			t.Errorf("%s: sent %x, %d replies", c.val, corr, replies)
 		}
-		watcher.settle(ctx)
+		watcher.awaitDelivery(ctx)
 		if len(q) != 0 {
 			t.Errorf("%s: %d more notifications: it was executed again", c.val, len(q))
 		}

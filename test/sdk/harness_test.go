@@ -354,9 +354,9 @@ func (p *peer) vdel(ctx context.Context, key, val string, opt ...statestore.VDel
 	return must[*statestore.Response[int]](p.t)(p.kv.VDel(ctx, key, val, opt...))
 }
 
-// notes registers a channel with the SDK and drains it: an SDK channel that
+// notifications registers a channel with the SDK and drains it: an SDK channel that
 // nobody reads holds up the PUBACKs of everything that comes after.
-func (p *peer) notes(key string) <-chan note {
+func (p *peer) notifications(key string) <-chan note {
 	q := make(chan note, 1<<14)
 	ch, stop := p.kv.Notify(key)
 	p.t.Cleanup(stop)
@@ -375,7 +375,7 @@ func (p *peer) notes(key string) <-chan note {
 
 func (p *peer) watch(ctx context.Context, key string) <-chan note {
 	p.t.Helper()
-	q := p.notes(key)
+	q := p.notifications(key)
 	if err := p.kv.KeyNotify(ctx, key); err != nil {
 		p.t.Fatal(err)
 	}
@@ -396,10 +396,10 @@ func next[T any](ctx context.Context, t *testing.T, q <-chan T) T {
 	panic("unreachable")
 }
 
-// settle returns when everything that was published to p before has arrived:
+// awaitDelivery returns when everything that was published to p before has arrived:
 // it changes a key that p watches and waits for that notification on the wire.
 // (All that one client gets is published on one connection, in order.)
-func (p *peer) settle(ctx context.Context) {
+func (p *peer) awaitDelivery(ctx context.Context) {
 	p.t.Helper()
 	p.beaconOnce.Do(func() {
 		p.beacon = unique("beacon")

@@ -127,7 +127,7 @@ func TestLeaseChangesAreObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	acquire(ctx, t, la, time.Minute, true)
-	c.settle(ctx)
+	c.awaitDelivery(ctx)
 	if l := c.wire.received(notifyTopic(c.id, name)); len(l) != notifications {
 		t.Errorf("%d notifications, want %d", len(l), notifications)
 	}

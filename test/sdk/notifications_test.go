@@ -55,7 +55,7 @@ func TestChangesOfAKeyAreNotified(t *testing.T) {
 	}
 	other.set(ctx, key, "unheard")
 	other.del(ctx, key)
-	p.settle(ctx)
+	p.awaitDelivery(ctx)
 	if l := p.wire.received(notifyTopic(p.id, key)); len(l) != 8 || len(q) != 0 {
 		t.Errorf("%d notifications on the wire, %d too many in the channel", len(l), len(q))
 	}
@@ -88,7 +88,7 @@ func TestNotifyIsIdempotent(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.set(ctx, key, "three")
-	p.settle(ctx)
+	p.awaitDelivery(ctx)
 	if l := p.wire.received(notifyTopic(p.id, key)); len(l) != 2 {
 		t.Errorf("%d notifications, want 2", len(l))
 	}
@@ -96,7 +96,7 @@ func TestNotifyIsIdempotent(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.set(ctx, key, "four")
-	p.settle(ctx)
+	p.awaitDelivery(ctx)
 	if l := p.wire.received(notifyTopic(p.id, key)); len(l) != 3 {
 		t.Errorf("%d notifications, want 3", len(l))
 	}
@@ -130,7 +130,7 @@ func TestSecondStopIsASuccess(t *testing.T) {
 		t.Errorf("second STOP: %q", rep.Payload)
 	}
 	p.set(ctx, key, "x")
-	p.settle(ctx)
+	p.awaitDelivery(ctx)
 	if l := p.wire.received(notifyTopic(p.id, key)); len(l) != 0 {
 		t.Errorf("%d notifications", len(l))
 	}
@@ -160,7 +160,7 @@ func TestNotificationsComeInOrder(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	p.settle(ctx)
+	p.awaitDelivery(ctx)
 	p.wire.mu.Lock()
 	defer p.wire.mu.Unlock()
 	var last hlc.HybridLogicalClock
@@ -196,7 +196,7 @@ func TestSubscribedClientGetsEachNotificationOnce(t *testing.T) {
 	if n := next(ctx, t, q); n.Version.Compare(s.Version) != 0 {
 		t.Errorf("%+v", n)
 	}
-	p.settle(ctx)
+	p.awaitDelivery(ctx)
 	if l := p.wire.received(notifyTopic(p.id, key)); len(l) != 1 {
 		t.Errorf("%d notifications, want 1", len(l))
 	}

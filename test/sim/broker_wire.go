@@ -56,7 +56,7 @@ func (b *broker) serve(c *conn) {
 		}
 		_ = c.SetReadDeadline(deadline) // never fails
 		packet, err := packets.ReadPacket(reader)
-		if err != nil || !b.take(c, a, packet) {
+		if err != nil || !b.handlePacket(c, a, packet) {
 			return
 		}
 	}
@@ -72,8 +72,8 @@ func writeWhole(c *conn, packet io.WriterTo) error {
 	return err
 }
 
-// take does what a packet asks for, and reports whether the connection goes on.
-func (b *broker) take(c *conn, a *attachment, packet *packets.ControlPacket) bool {
+// handlePacket does what a packet asks for, and reports whether the connection goes on.
+func (b *broker) handlePacket(c *conn, a *attachment, packet *packets.ControlPacket) bool {
 	select {
 	case <-a.gone:
 		return false

@@ -116,7 +116,7 @@ func (c *client) receive(a *attachment) {
 		c.reach()
 		deliveries := c.sim.broker.next(a)
 		for _, d := range deliveries {
-			c.Take(d.message.topic, d.message.payload, d.message.properties)
+			c.Receive(d.message.topic, d.message.payload, d.message.properties)
 		}
 		c.reach() // a client that is disconnected here gets them again
 		for _, d := range deliveries {

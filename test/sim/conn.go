@@ -180,7 +180,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		if c.read.passed() {
 			return 0, os.ErrDeadlineExceeded
 		}
-		n, wait, err := c.take(p)
+		n, wait, err := c.readArrived(p)
 		if n > 0 || err != nil || len(p) == 0 {
 			return n, err
 		}
@@ -215,8 +215,8 @@ type waiting struct {
 	delay  time.Duration
 }
 
-// take reads what has arrived into p, or returns what to wait for.
-func (c *conn) take(p []byte) (int, waiting, error) {
+// readArrived reads what has arrived into p, or returns what to wait for.
+func (c *conn) readArrived(p []byte) (int, waiting, error) {
 	s := c.in
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 func (s *simulation) check() {
 	conditions := history.Conditions{
 		ClocksWild: s.tunables.clockWild, QuotaTight: func(*history.Op) bool { return s.effects[string(diskLow)] > 0 }, WatchesTight: s.tunables.offer.Limits.Watches < 100,
-		Restricted: "guest", NotesComplete: s.notesComplete(), WatchTTL: time.Duration(s.tunables.offer.WatchTTL) * time.Millisecond,
+		Restricted: "guest", NotesComplete: s.allNotificationsArrived(), WatchTTL: time.Duration(s.tunables.offer.WatchTTL) * time.Millisecond,
 		Patience: 10 * time.Second,
 	}
 	if s.roomForAll() {
@@ -26,8 +26,8 @@ func (s *simulation) check() {
 	}
 }
 
-// notesComplete reports whether no notification was given up.
-func (s *simulation) notesComplete() bool {
+// allNotificationsArrived reports whether no notification was given up.
+func (s *simulation) allNotificationsArrived() bool {
 	return s.tunables.complete && s.metric("holdfast_publish_abandoned_total", "notification") == 0 &&
 		s.metric("holdfast_notifications_total", "given_up") == 0 && s.metric("holdfast_notifications_total", "expired") == 0
 }

@@ -32,7 +32,7 @@ func (c *Client) transfers() {
 		case done.Verb == history.Get:
 			t.values[t.single], t.version = string(done.Reply.Bulk), done.Version
 		case done.Applied():
-			t.note(done)
+			t.record(done)
 		}
 	}
 }
@@ -82,8 +82,8 @@ func (t *bankView) add(number, amount int, unique string) history.Op {
 	}
 }
 
-// note records the values that an applied operation has read and written.
-func (t *bankView) note(o *history.Op) {
+// record records the values that an applied operation has read and written.
+func (t *bankView) record(o *history.Op) {
 	t.version = hlc.Timestamp{} // the account of single may have another value now
 	if o.Verb == history.Txn && len(o.Reply.Replies) != len(o.Parts) {
 		return // package history reports that

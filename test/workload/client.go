@@ -88,8 +88,8 @@ func (c *Client) NotifyFilter() string {
 	return notifyPrefix + strings.ToUpper(hex.EncodeToString([]byte(c.ID))) + "/command/notify/+"
 }
 
-// Take records a message that came from the broker: a reply or a notification.
-func (c *Client) Take(topic string, payload []byte, properties *packets.Properties) {
+// Receive records a message that came from the broker: a reply or a notification.
+func (c *Client) Receive(topic string, payload []byte, properties *packets.Properties) {
 	version := hlc.Timestamp{}
 	for _, user := range properties.User {
 		if user.Key == "__ts" {
@@ -100,7 +100,7 @@ func (c *Client) Take(topic string, payload []byte, properties *packets.Properti
 		c.load.History.AddAhead("%s got %s, which is %d ms ahead of the world", c.ID, version, ahead)
 	}
 	if rest, ok := strings.CutPrefix(topic, notifyPrefix); ok {
-		c.takeNote(rest, topic, payload, version)
+		c.receiveNotification(rest, topic, payload, version)
 		return
 	}
 	reply, err := resp.ReadReply(payload)
@@ -137,7 +137,7 @@ func (c *Client) Take(topic string, payload []byte, properties *packets.Properti
 	r.Op.Known, r.Op.Replied, r.Op.Reply, r.Op.Payload, r.Op.Version = true, now, reply, text, version
 	r.next = string(reply.Next)
 	r.Op.Reply.Next = label(reply.Next)
-	r.Op.NotesAt = c.load.History.NoteCount(c.ID)
+	r.Op.NotesAt = c.load.History.NotificationCount(c.ID)
 	if !version.IsZero() {
 		c.clock.RaiseTo(version)
 	}
@@ -145,7 +145,7 @@ func (c *Client) Take(topic string, payload []byte, properties *packets.Properti
 	c.load.Answered.Add(1)
 }
 
-func (c *Client) takeNote(rest, topic string, payload []byte, version hlc.Timestamp) {
+func (c *Client) receiveNotification(rest, topic string, payload []byte, version hlc.Timestamp) {
 	parts := strings.Split(rest, "/")
 	notification, err := resp.ReadNotification(payload)
 	key, keyErr := hex.DecodeString(parts[len(parts)-1])

@@ -83,7 +83,7 @@ func (l *link) drain() {
 // carry passes messages in both directions until the connection or the load ends.
 func (l *link) carry(c *connection) {
 	var working sync.WaitGroup
-	working.Go(func() { c.receive(func(p *packets.Publish) { l.Take(p.Topic, p.Payload, p.Properties) }) })
+	working.Go(func() { c.receive(func(p *packets.Publish) { l.Receive(p.Topic, p.Payload, p.Properties) }) })
 	working.Go(c.keepAlive)
 	for ended := false; !ended; {
 		select {
