@@ -15,37 +15,6 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-var (
-	// ErrTooLarge says that a message is larger than the broker's Maximum Packet Size, or cannot be encoded. Nothing was sent.
-	ErrTooLarge = errors.New("mqtt: larger than the broker accepts")
-	// ErrClosed says that the connection was closed on this side.
-	ErrClosed = errors.New("mqtt: connection closed")
-	// ErrSilent says that for half the keep-alive time no byte arrived, and no part of a long write went through.
-	ErrSilent = errors.New("mqtt: the broker is silent")
-)
-
-// ReasonCodeError is the reason code of a DISCONNECT, or of a CONNACK that rejects the connection.
-type ReasonCodeError struct {
-	Reason byte   // of the DISCONNECT or CONNACK
-	Text   string // reason string, often empty
-}
-
-func (r *ReasonCodeError) Error() string {
-	return fmt.Sprintf("mqtt: the broker rejected or closed the connection: reason code 0x%02X %s", r.Reason, r.Text)
-}
-
-// IsTakenOver reports whether a connection ended because another client connected under its client id.
-func IsTakenOver(err error) bool {
-	var refusal *ReasonCodeError
-	return errors.As(err, &refusal) && refusal.Reason == ReasonSessionTakenOver
-}
-
-// MQTT reason codes that callers distinguish: of a DISCONNECT, and of a PUBACK.
-const (
-	ReasonSessionTakenOver     byte = 0x8E
-	ReasonNoMatchingSubscriber byte = 0x10
-)
-
 const (
 	// maxIncoming is the Maximum Packet Size of a connection that only publishes.
 	maxIncoming = 64 << 10
@@ -332,99 +301,6 @@ func (p *Publisher) writeRecords(sending []byte, bounds []int) error {
 		from = to
 	}
 	return nil
-}
-
-type puback struct {
-	id     uint16
-	reason byte
-	done   func(byte, error)
-}
-
-// beforeRead runs before each read of the network. If the last read had PUBACKs, it delays this one, but only while packet ids are
-// free: with a small Receive Maximum, a delay for each window would limit the rate.
-func (p *Publisher) beforeRead() {
-	if p.delayNextRead && len(p.ids) > 0 && !p.expedited.Load() {
-		p.coalesce.wait(ackDelay, p.starved)
-	}
-	p.delayNextRead = false
-}
-
-func (p *Publisher) read() {
-	var acks []puback
-	for {
-		if acks = p.bufferedAcks(acks[:0]); len(acks) > 0 {
-			p.acknowledged(acks)
-			p.delayNextRead = true
-			continue
-		}
-		p.delayNextRead = false
-		packet, err := ReadPacket(p.reader, maxIncoming)
-		if err != nil {
-			p.fail(err, false)
-			return
-		}
-		p.received.Add(1)
-		switch content := packet.Content.(type) {
-		case *packets.Pingresp:
-		case *packets.Puback: // with long properties
-			p.acknowledged([]puback{{id: content.PacketID, reason: content.ReasonCode}})
-		case *packets.Publish: // some brokers subscribe clients that did not ask for it
-			if content.QoS == 1 {
-				p.send(packets.PUBACK<<4, 2, byte(content.PacketID>>8), byte(content.PacketID))
-			}
-		case *packets.Disconnect:
-			p.fail(&ReasonCodeError{Reason: content.ReasonCode, Text: content.Properties.ReasonString}, false)
-			return
-		default:
-			p.fail(fmt.Errorf("mqtt: unexpected %s", packet.PacketType()), false)
-			return
-		}
-	}
-}
-
-// bufferedAcks waits for a packet. If that is a PUBACK, bufferedAcks returns it and the PUBACKs that are buffered after it. Otherwise it
-// returns none. It does without paho's decoder, which allocates.
-func (p *Publisher) bufferedAcks(acks []puback) []puback {
-	for len(acks) == 0 || p.reader.Buffered() >= 4 {
-		header, err := p.reader.Peek(2)
-		if err != nil || header[0] != packets.PUBACK<<4 || header[1] < 2 || header[1] > 127 {
-			break
-		}
-		size := 2 + int(header[1])
-		if len(acks) > 0 && p.reader.Buffered() < size {
-			break
-		}
-		packet, err := p.reader.Peek(size)
-		if err != nil {
-			break
-		}
-		ack := puback{id: uint16(packet[2])<<8 | uint16(packet[3])}
-		if size > 4 {
-			ack.reason = packet[4]
-		}
-		if _, err := p.reader.Discard(size); err != nil {
-			break
-		}
-		acks = append(acks, ack)
-	}
-	return acks
-}
-
-func (p *Publisher) acknowledged(acks []puback) {
-	p.received.Add(1)
-	p.mu.Lock()
-	for i := range acks {
-		if ack := &acks[i]; int(ack.id) < len(p.flight) {
-			ack.done, p.flight[ack.id] = p.flight[ack.id], nil
-		}
-	}
-	p.mu.Unlock()
-	for _, ack := range acks {
-		if ack.done != nil { // what is not in flight is ignored
-			p.ids <- ack.id // has room: there are as many places as ids
-			ack.done(ack.reason, nil)
-		}
-	}
 }
 
 func (p *Publisher) send(b ...byte) {
