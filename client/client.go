@@ -2,11 +2,11 @@
 // through an MQTT 5 broker.
 //
 // A Client keeps one connection and reconnects by itself. A command that is under way when the connection is lost is sent
-// again, byte for byte, and takes effect once: the store deduplicates it. Only a KEYNOTIFY is sent as a new request, with new
-// correlation data. A command whose answer does not come in time returns ErrOutcomeUnknown, or ErrNotExecuted if it was not
+// again, byte for byte, and takes effect once: the store deduplicates it. Only a KEYNOTIFY (it makes or ends a watch) is sent as a
+// new request, with new correlation data: the store must execute it again. A command whose answer does not come in time returns ErrOutcomeUnknown, or ErrNotExecuted if it was not
 // sent. An error of the store is a *ServerError and means that nothing was done.
 //
-// Locks are taken in this order: Lock.unlocking, Client.mu, session.mu. No mutex is held during a call into package mqttconn that takes a lock.
+// Locks are taken in this order: Lock.unlocking, Client.mu, session.mu. No mutex is held during a call of a function of package mqttconn that locks.
 // Follower.mu is never held together with another lock.
 package client
 
@@ -99,8 +99,8 @@ func Connect(ctx context.Context, config Config) (*Client, error) {
 	return c, nil
 }
 
-// connectAny makes at most as many attempts as there are addresses, each with a fair share of the time. An attempt dials all addresses until one
-// answers. After a failed attempt, the next one begins with another address.
+// connectAny makes at most as many attempts as there are addresses, each with a fair share of the time. An attempt dials one address after the other until one
+// accepts, and makes the MQTT handshake there. If the handshake fails, the next attempt begins with the address after it.
 func (c *Client) connectAny(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout(ctx))
 	defer cancel()
@@ -279,7 +279,7 @@ func (c *Client) giveUp() {
 		}
 	}
 	c.watchers = newWatchers()
-	close(c.changed) // wakes the calls that wait for a connection in begin
+	close(c.changed) // wakes the calls that wait in Client.begin for a connection
 	c.changed = make(chan struct{})
 }
 

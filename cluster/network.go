@@ -144,6 +144,6 @@ func (n *Network) Call(ctx context.Context, member raft.Server, method peer.Meth
 	if node == nil {
 		return nil, fmt.Errorf("%w: %s", peer.ErrUnreachable, id)
 	}
-	// The caller has a raft id, so Handle treats it as a member: it checks no certificate, and does not forward the call to the leader.
+	// An id that is not empty says that the caller is a member: Handle then checks no certificate, and forwards nothing to the leader.
 	return node.Handle(ctx, peer.Caller{ID: "network", Certified: func(...string) bool { return true }}, method, request)
 }

@@ -223,7 +223,7 @@ func (d *dedup) result(m *dedupEntry) Result {
 		version: hlc.Clock{Wall: m.wall, Counter: uint64(m.counter)}, hasVersion: m.flags&dedupHasVersion != 0,
 	}
 	if m.code == CodeReplies {
-		result.Replies = d.replies.of(m.id).results(m.dialect)
+		result.Replies = d.replies.find(m.id).results(m.dialect)
 	}
 	return result
 }

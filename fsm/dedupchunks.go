@@ -14,7 +14,7 @@ const (
 	chunkSize  = 1 << chunkShift
 )
 
-// chunk has outcomes of one expiryGroup. A slot is written once, before its place is known outside of this file, and never changes. A chunk has 768 bytes,
+// chunk has outcomes of one expiryGroup. A slot is written once, before add returns its place, and never changes. A chunk has 768 bytes,
 // one of Go's size classes. With the due time in each slot it would have 896.
 type chunk [chunkSize]slot
 
@@ -45,9 +45,9 @@ const (
 )
 
 // slotOf packs an outcome for a group with this due time.
-func slotOf(m *dedupEntry, due int64) slot {
-	packed := uint16(m.code) | uint16(m.err)<<errorShift | uint16(m.dialect)<<dialectShift | uint16(m.flags)<<flagShift
-	return slot{m.id, m.index, m.client, m.wall, m.counter, uint16(due - m.expires), packed}
+func slotOf(e *dedupEntry, due int64) slot {
+	packed := uint16(e.code) | uint16(e.err)<<errorShift | uint16(e.dialect)<<dialectShift | uint16(e.flags)<<flagShift
+	return slot{e.id, e.index, e.client, e.wall, e.counter, uint16(due - e.expires), packed}
 }
 
 // entry unpacks an outcome of a group with this due time.
@@ -68,7 +68,7 @@ type chunks struct {
 	free     []uint32 // numbers that may be reused
 }
 
-// dueChunk is a chunk with the due time of its group: a place leads to the chunk, and not to the group.
+// dueChunk is a chunk with the due time of its group. The time is kept for each chunk, because a place leads to the chunk only.
 type dueChunk struct {
 	*chunk
 	due int64
@@ -121,13 +121,13 @@ func (g *expiryGroup) place(i int) place {
 }
 
 // add appends an outcome, and returns its place.
-func (g *expiryGroup) add(c *chunks, m *dedupEntry) place {
+func (g *expiryGroup) add(c *chunks, e *dedupEntry) place {
 	if g.end == len(g.chunks)*chunkSize {
 		added, number := c.add(g.due)
 		g.chunks, g.numbers = append(g.chunks, added), append(g.numbers, number)
 	}
 	at := g.end
-	g.chunks[at>>chunkShift][at%chunkSize] = slotOf(m, g.due)
+	g.chunks[at>>chunkShift][at%chunkSize] = slotOf(e, g.due)
 	g.end++
 	g.sorted = false
 	return g.place(at)
@@ -174,27 +174,27 @@ func (d *dedup) capture() (all captured) {
 // one element of captured at a time, which fits into a processor's cache.
 func (c *captured) inOrder() iter.Seq[*dedupEntry] {
 	return func(yield func(*dedupEntry) bool) {
-		var group []dedupEntry
+		var entries []dedupEntry
 		var order []keyed
 		for i := range c {
-			group, order = group[:0], order[:0]
+			entries, order = entries[:0], order[:0]
 			for _, p := range c[i] {
 				for at := p.start; at < p.end; at++ {
-					m := p.at(at)
-					order = append(order, keyed{binary.BigEndian.Uint64(m.id[:]), len(group)})
-					group = append(group, m)
+					e := p.at(at)
+					order = append(order, keyed{binary.BigEndian.Uint64(e.id[:]), len(entries)})
+					entries = append(entries, e)
 				}
 			}
 			slices.SortFunc(order, func(a, b keyed) int {
 				if by := cmp.Compare(a.key, b.key); by != 0 {
 					return by
 				}
-				one, other := &group[a.at], &group[b.at]
+				one, other := &entries[a.at], &entries[b.at]
 				return cmp.Or(bytes.Compare(one.id[:], other.id[:]), cmp.Compare(one.expires, other.expires))
 			})
 			for j, k := range order {
-				m := &group[k.at]
-				if superseded := j+1 < len(order) && group[order[j+1].at].id == m.id; !superseded && !yield(m) {
+				e := &entries[k.at]
+				if superseded := j+1 < len(order) && entries[order[j+1].at].id == e.id; !superseded && !yield(e) {
 					return
 				}
 			}

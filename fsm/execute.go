@@ -55,7 +55,7 @@ func (m *Machine) executeOnce(position int, command *Command, storageLow bool, o
 		return
 	}
 	m.write(position, command, storageLow, outcome)
-	m.dedup.put(dedupEntryOf(command.ID, m.index, m.now+command.Lifetime, client, result), keptRepliesOf(command.ID, client, result.Replies))
+	m.dedup.put(dedupEntryOf(command.ID, m.index, m.now+command.Lifetime, client, result), newKeptReplies(command.ID, client, result.Replies))
 }
 
 // prolong extends the dedup entry to this copy's lifetime: another member may receive this copy after the first lifetime has

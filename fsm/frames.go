@@ -223,7 +223,7 @@ func (s *Snapshot) appendDedupEntry(b []byte, entry *dedupEntry) []byte {
 	if entry.code != CodeReplies {
 		return b
 	}
-	replies := repliesOf(s.replies, entry.id)
+	replies := findReplies(s.replies, entry.id)
 	b = appendBytes(b, 11, replies.codes)
 	for _, value := range replies.values {
 		b = appendElement(b, 12, value)

@@ -19,7 +19,7 @@ type staged struct {
 const (
 	// MaxStageBytes is the size in bytes of the largest part of a snapshot that goes into one command.
 	MaxStageBytes = 512 << 10
-	// stagedFrame is how many bytes of a staged snapshot go into one frame, when this machine is written to a snapshot itself.
+	// stagedFrame is how many bytes of the staged snapshot go into one frame of a snapshot that raft takes before the restore is complete.
 	stagedFrame = 1 << 20
 )
 
@@ -43,7 +43,7 @@ func (m *Machine) stage(command *Command) Result {
 //     no time goes back.
 //   - Keys of another store's snapshot keep their remaining time to live. Keys of this store's snapshot keep their deadlines: time has passed since.
 //   - Settings stay those in force, unless none was ever configured. Continuation tokens of the snapshot's store stay valid.
-//   - Watches of both stay, but for those of patterns that exceed a bound.
+//   - Watches of both stay, except watches of patterns in the snapshot for which there is no room.
 //   - Dedup entries of both stay: a copy of a request has no second effect.
 func (m *Machine) restoreStaged(command *Command) Result {
 	data := m.staged.data
@@ -64,15 +64,15 @@ func (m *Machine) restoreStaged(command *Command) Result {
 	restored.watches.byKey.Scan(func(w *watch) bool {
 		if _, known := m.watches.find(w.watchID); !known && !(w.isPattern && m.watches.patterns.full(w)) {
 			taken := *w
-			taken.index = m.index // its own is of another log
+			taken.index = m.index // the index in the snapshot is of another log
 			m.watches.put(&taken)
 		}
 		return true
 	})
-	for earlier := range restored.dedup.all() {
-		if _, known := m.dedup.find(earlier.id); !known && earlier.expires > m.now {
-			earlier.index = m.index // its own is of another log
-			m.dedup.put(earlier, restored.dedup.replies.of(earlier.id))
+	for entry := range restored.dedup.all() {
+		if _, known := m.dedup.find(entry.id); !known && entry.expires > m.now {
+			entry.index = m.index // the index in the snapshot is of another log
+			m.dedup.put(entry, restored.dedup.replies.find(entry.id))
 		}
 	}
 	if !m.configured {
@@ -85,8 +85,8 @@ func (m *Machine) restoreStaged(command *Command) Result {
 	return Result{Code: CodeOK}
 }
 
-// isForeign reports whether a snapshot is of another store. Before VersionStoreID the scanSecret identifies a store. A restore replaces it, so a second snapshot of
-// the other store then counts as this store's.
+// isForeign reports whether a snapshot is of another store. Before VersionStoreID is in force, the scanSecret identifies a store. That is
+// not exact: a restore replaces the scanSecret, so a second snapshot of the same foreign store does not count as foreign.
 func (m *Machine) isForeign(restored *Machine) bool {
 	if m.logVersion < VersionStoreID {
 		return restored.scanSecret != 0 && restored.scanSecret != m.scanSecret
@@ -97,12 +97,12 @@ func (m *Machine) isForeign(restored *Machine) bool {
 	return restored.storeID != m.storeID
 }
 
-// rebaseTo moves the state of another store's snapshot to a later cluster time, as if no time had passed. Each store's cluster time counts from its own
-// beginning.
+// rebaseTo shifts all times in m, which is read from another store's snapshot, so that its cluster time becomes now and all remaining times stay. Each
+// store's cluster time counts from its own beginning. If m is ahead of now, rebaseTo does nothing: restoreStaged then moves this store's clock forward.
 func (m *Machine) rebaseTo(now int64) {
 	shift := now - m.now
 	if shift <= 0 {
-		return // restoreStaged moves the clock of the present state forward instead
+		return
 	}
 	m.postpone(shift)
 	m.values.postpone(shift)
@@ -117,14 +117,14 @@ func (m *Machine) postpone(shift int64) {
 	}
 	before := m.dedup
 	m.dedup = newDedup()
-	for earlier := range before.all() {
-		earlier.expires += shift
-		m.dedup.put(earlier, before.replies.of(earlier.id))
+	for entry := range before.all() {
+		entry.expires += shift
+		m.dedup.put(entry, before.replies.find(entry.id))
 	}
-	for _, w := range m.watches.ofClient("", true) {
-		later := *w
-		later.renewed += shift
-		m.watches.put(&later)
+	for _, w := range m.watches.ofClient("", true) { // of all clients
+		shifted := *w
+		shifted.renewed += shift
+		m.watches.put(&shifted)
 	}
 	events := slices.Clone(m.unpublished.events)
 	for i := range events {

@@ -16,8 +16,9 @@ type keptReplies struct {
 	values []string // values of the operations with CodeValue
 }
 
-// The bounds of what is remembered of the replies of transactions, in bytes. When one is reached, transactions are refused as overloaded until outcomes
-// are forgotten. maxKeptValueBytes refuses only transactions with a GET, so that readers cannot keep others from writing. One transaction may pass a bound.
+// The bounds, in bytes, of the remembered replies of transactions. When one is reached, transactions are refused as overloaded until outcomes are
+// forgotten. maxKeptValueBytes refuses only transactions with a GET, so that readers cannot keep others from writing. The last transaction that is let in
+// may exceed a bound: the size of its replies is not known before.
 const (
 	maxKeptReplyBytes = 128 << 20 // bytes of everything but the values
 	maxKeptValueBytes = 64 << 20
@@ -59,8 +60,9 @@ func (u *usage) isBelow(client uint64, most int64) bool {
 	return u.bytes < most && u.perClient[client] < most/clientShareDivisor
 }
 
-// keptRepliesOf returns what is remembered of the results of operations, nil if there are none. The values are copied: they would keep whole records in memory.
-func keptRepliesOf(id RequestID, client uint64, results []Result) *keptReplies {
+// newKeptReplies returns what is remembered of the results of operations, nil if there are none. The values are copied: a part
+// of a string would keep all of it in memory.
+func newKeptReplies(id RequestID, client uint64, results []Result) *keptReplies {
 	if len(results) == 0 {
 		return nil
 	}
@@ -76,7 +78,7 @@ func keptRepliesOf(id RequestID, client uint64, results []Result) *keptReplies {
 	return kept
 }
 
-// results returns the results for a copy of the transaction.
+// results returns the results with which the transaction is answered when it arrives again.
 func (k *keptReplies) results(dialect Dialect) []Result {
 	results, values := make([]Result, len(k.codes)), k.values
 	for i := range results {
@@ -123,11 +125,11 @@ func (t *replyTable) drop(id RequestID) {
 // bytes returns the sum of the sizes of all replies.
 func (t *replyTable) bytes() int64 { return t.values.bytes + t.others.bytes }
 
-// of returns the replies of a transaction that is in the dedup table.
-func (t *replyTable) of(id RequestID) *keptReplies { return repliesOf(t.byID, id) }
+// find returns the replies of a transaction that is in the dedup table, nil if there are none.
+func (t *replyTable) find(id RequestID) *keptReplies { return findReplies(t.byID, id) }
 
-// repliesOf returns the replies of a transaction, nil if there are none.
-func repliesOf(byID *btree.BTreeG[*keptReplies], id RequestID) *keptReplies {
+// findReplies returns the replies of a transaction, nil if there are none.
+func findReplies(byID *btree.BTreeG[*keptReplies], id RequestID) *keptReplies {
 	kept, _ := byID.Get(&keptReplies{id: id})
 	return kept
 }

@@ -279,7 +279,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{"k*", true, "c"}, pattern: &watchedPattern{everyKey, policy.Principal{Username: "u"}}}))
 	f.Add(byte(sectionDedup), (&Snapshot{}).appendDedupEntry(nil, &dedupEntry{code: CodeOK, index: 4}))
 	remembered := newReplyTable()
-	remembered.put(keptRepliesOf(RequestID{}, 0, []Result{{Code: CodeValue, Value: "v"}, {Code: CodeOK}}))
+	remembered.put(newKeptReplies(RequestID{}, 0, []Result{{Code: CodeValue, Value: "v"}, {Code: CodeOK}}))
 	f.Add(byte(sectionDedup), (&Snapshot{replies: remembered.byID}).appendDedupEntry(nil, &dedupEntry{code: CodeReplies, index: 4}))
 	f.Add(byte(sectionUnpublished), appendEvent(nil, &Event{Index: 4, Key: "k", Receivers: []Receiver{{"c", SDK}}}))
 	f.Fuzz(func(t *testing.T, kind byte, content []byte) {

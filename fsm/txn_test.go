@@ -251,7 +251,7 @@ func TestRememberedWritesAreBounded(t *testing.T) {
 	for client := range uint64(5) {
 		for ; table.hasRoom(client, nil); count[client]++ {
 			id := RequestID{byte(client), byte(count[client]), byte(count[client] >> 8), byte(count[client] >> 16)}
-			table.put(keptRepliesOf(id, client, results))
+			table.put(newKeptReplies(id, client, results))
 		}
 	}
 	if share := maxKeptReplyBytes / clientShareDivisor / 256; count[0] != share || count[3] != share || count[4] != 0 {

@@ -18,10 +18,10 @@ const (
 
 // sessionAwaiter makes publishing wait until the node's own session receives requests again (publish.Environment.AwaitSession).
 type sessionAwaiter struct {
-	barrier *ingest.Barrier
-	blocked func() bool // whether a request waits for room; then this node reads no probe from the broker, and only publishing makes room
-	without func()      // counts each time that publishing goes on without the session
-	log     *slog.Logger
+	barrier             *ingest.Barrier
+	blocked             func() bool // whether a request waits for room; then this node reads no probe from the broker, and only publishing makes room
+	countWithoutSession func()      // is called each time that publishing goes on without the session
+	log                 *slog.Logger
 }
 
 // await waits until a probe (a message that this node sends to itself through the broker) has returned that was sent at moment or later. It waits for
@@ -35,7 +35,7 @@ func (a *sessionAwaiter) await(ctx context.Context, moment time.Time) {
 		cancel()
 	}
 	if !a.barrier.HasReached(moment) && ctx.Err() == nil {
-		a.without()
+		a.countWithoutSession()
 		a.log.Warn("publishing without this node's own session: a client that sends a request again now may get no reply")
 	}
 }

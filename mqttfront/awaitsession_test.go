@@ -39,7 +39,7 @@ func TestPublishingAwaitsTheNodesOwnSession(t *testing.T) {
 				var blocked atomic.Bool
 				without, began := 0, time.Now()
 				a := &sessionAwaiter{
-					barrier: ingest.NewBarrier(), blocked: blocked.Load, without: func() { without++ }, log: slog.New(slog.DiscardHandler),
+					barrier: ingest.NewBarrier(), blocked: blocked.Load, countWithoutSession: func() { without++ }, log: slog.New(slog.DiscardHandler),
 				}
 				test.prepare(a, &blocked)
 				a.await(t.Context(), began)

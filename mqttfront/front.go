@@ -21,8 +21,8 @@ import (
 type Environment struct {
 	Dialer  *mqttconn.Dialer
 	Driver  broker.Driver
-	Contact ingest.ContactStore
-	Wall    func() int64 // milliseconds since the Unix epoch
+	Contact ingest.ContactStore // keeps on the disk when this node last had contact with the broker
+	Wall    func() int64        // milliseconds since the Unix epoch
 	Random  func() uint64
 	Log     *slog.Logger
 	Metrics *metrics.Metrics
@@ -43,8 +43,8 @@ type Front struct {
 	clients    *role.Clients
 	barrier    *ingest.Barrier
 	session    *ingest.NodeSession
-	// newLeaderSession creates the session by which the leader receives requests. It is nil with cluster.ingest: everywhere, where each node's own session
-	// receives them.
+	// newLeaderSession creates the session by which the leader receives requests. It is nil if the setting cluster.ingest is "everywhere": then each node's
+	// own session receives them.
 	newLeaderSession func() *ingest.LeaderSession
 	leaderSession    atomic.Pointer[ingest.LeaderSession] // the session that newLeaderSession created for this leadership; nil if there is none
 	disconnects      *broker.Feed
@@ -79,22 +79,22 @@ func (f *Front) newConnections(env Environment) {
 	login := &mqttconn.Login{
 		Dialer: env.Dialer, Username: config.Username, Password: config.Password, KeepAlive: config.KeepAlive, Timeout: config.ConnectTimeout, Window: config.Window,
 	}
-	sessions := ingest.Config{
+	sessionConfig := ingest.Config{
 		Cluster: config.Cluster, Node: config.Node, SessionExpiry: config.SessionExpiry, ProbeInterval: config.ProbeInterval,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}
-	outside := ingest.Environment{
+	sessionEnv := ingest.Environment{
 		Login: login, Contact: env.Contact, Wall: env.Wall, Random: env.Random, Pause: pause, Log: env.Log, Metrics: env.Metrics.Ingest,
 	}
-	awaiting := &sessionAwaiter{barrier: f.barrier, blocked: f.dispatcher.Blocked, without: env.Metrics.WithoutSession.Inc, log: env.Log}
+	awaiting := &sessionAwaiter{barrier: f.barrier, blocked: f.dispatcher.Blocked, countWithoutSession: env.Metrics.WithoutSession.Inc, log: env.Log}
 	awaitSession := awaiting.await
 	if config.IngestAtLeader {
 		f.newLeaderSession = func() *ingest.LeaderSession {
-			return ingest.NewLeaderSession(&sessions, &outside, f.receiver, f.barrier, f.store.ClusterClock, f.store.Confirm)
+			return ingest.NewLeaderSession(&sessionConfig, &sessionEnv, f.receiver, f.barrier, f.store.ClusterClock, f.store.Confirm)
 		}
 		awaitSession = func(context.Context, time.Time) {} // nothing to wait for: the broker keeps the requests for the leader's session
 	}
-	f.session = ingest.NewNodeSession(&sessions, &outside, f.receiver, f.barrier, !config.IngestAtLeader)
+	f.session = ingest.NewNodeSession(&sessionConfig, &sessionEnv, f.receiver, f.barrier, !config.IngestAtLeader)
 	f.outbox = publish.NewOutbox(publish.Config{
 		Cluster: config.Cluster, Connections: config.PublishingConnections, MaxNotifications: config.QueueNotifications, MaxNotificationBytes: config.QueueBytes,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
@@ -135,7 +135,7 @@ func (f *Front) DisconnectFeedErr() error {
 // Mirror returns the publisher of the mirrors: keys whose values the leader publishes as retained messages.
 func (f *Front) Mirror() *mirror.Mirror { return f.mirror }
 
-// Serving reports whether this node leads, and new requests are proposed on arrival.
+// Serving reports whether this node leads and already proposes new requests on arrival.
 func (f *Front) Serving() bool { return f.dispatcher.Serving() }
 
 // Drain stops admitting requests, and waits until the executing ones are answered or the context ends. Later messages are not

@@ -37,8 +37,8 @@ func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter 
 	return nil
 }
 
-// addNonVoterLocked adds a node as a pinned non-voter. If that fails, it removes the pin, except in two cases: raft may still add the node, or the pin was
-// inherited from a predecessor (a member with the node's name or address, which the node replaces).
+// addNonVoterLocked adds a node as a pinned non-voter. If that fails, it undoes the pin, unless raft may still add the node, or the node
+// replaces a member (one with its name or address) that was a pinned non-voter.
 func (m *Membership) addNonVoterLocked(ctx context.Context, request JoinRequest) error {
 	if m.isVoter(request.ID) {
 		return fmt.Errorf("%w: %s is a voter: demote it", peer.ErrRefused, request.ID)
@@ -62,7 +62,7 @@ func (m *Membership) isVoter(id raft.ServerID) bool {
 
 // Remove removes a member by its name or id. If the member is this leader, Remove transfers the leadership and returns peer.ErrNotLeader, as on any node that
 // does not lead: call it on the new leader. peer.ErrRefused says that the change would be unsafe or that there is no such member, peer.ErrNotDone that it was
-// not made, and peer.ErrOutcomeUnknown that it may still be made. After an error of the context alone the outcome is unknown, too.
+// not made, and peer.ErrOutcomeUnknown that it may still be made. An error of the context that wraps none of these also means that the outcome is unknown.
 func (m *Membership) Remove(ctx context.Context, nameOrID string) error {
 	return m.changeMember(ctx, nameOrID, m.remove)
 }
@@ -151,7 +151,7 @@ func (m *Membership) checkQuorumWithout(ctx context.Context, id raft.ServerID) e
 			continue
 		}
 		voters++
-		if status, ok := statuses[server.ID]; ok && status.State != "shutdown" && status.State != "joining" || server.ID == m.env.Self.ID { // raft runs in neither
+		if status, ok := statuses[server.ID]; ok && status.State != "shutdown" && status.State != "joining" || server.ID == m.env.Self.ID { // in these two states raft does not run
 			answering++
 		}
 	}
@@ -166,7 +166,7 @@ func (m *Membership) checkQuorumWithout(ctx context.Context, id raft.ServerID) e
 
 // requestTimeout returns how long raft may wait before it takes a membership change: raft takes none while an earlier one is not committed. It is at most
 // ChangeTimeout, and at most 90% of the time until the context's deadline, so that a refusal arrives before the deadline. The caller holds the lock during
-// that wait, so that no other change is checked against a configuration that lacks this one.
+// that wait, so that the check of the next change sees this one.
 func requestTimeout(ctx context.Context) time.Duration {
 	timeout := ChangeTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -175,8 +175,8 @@ func requestTimeout(ctx context.Context) time.Duration {
 	return max(timeout, time.Millisecond) // raft waits for ever with 0
 }
 
-// await waits for the result of a membership change that was given to raft. The raft call that returned the future has blocked for up to requestTimeout,
-// and a cancelled context did not end it. After that call, raft has taken the change or the future has an error. The error of await wraps peer.ErrNotDone
+// await waits for the result of a membership change that was given to raft. The raft call that returned the future did not heed the
+// context, and has blocked for up to requestTimeout. Since it returned, raft has taken the change or the future has an error: await waits for the commit. The error of await wraps peer.ErrNotDone
 // or peer.ErrOutcomeUnknown.
 func (m *Membership) await(ctx context.Context, change raft.IndexFuture) error {
 	done := make(chan error, 1)

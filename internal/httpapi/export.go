@@ -14,11 +14,12 @@ import (
 	"holdfast/internal/glob"
 )
 
-// ExportPath is the path of the export. It takes a POST, although that changes nothing: the key after which a page begins may be too long for a URL.
+// ExportPath is the path of the export. An export only reads, but it is a POST: the key after which a page begins may be too long
+// for a URL.
 const ExportPath = "/v1/keys/export"
 
-// ExportedKey is a key with all that a SET needs to make it again. It is a line of an export file, too, so new fields must have omitempty.
-// ValueBase64 is written unless it is nil, even if it is empty: a line must have Value or ValueBase64.
+// ExportedKey is a key with all that a SET needs to make it again. It is also the format of a line of an export file. A new field must have omitempty, so
+// that lines without it stay as they are. ValueBase64 has omitzero instead: a value that is empty is written, so that each line has a value.
 type ExportedKey struct {
 	Key         string  `json:"key,omitempty"` // if it is valid UTF-8
 	KeyBase64   []byte  `json:"keyBase64,omitempty"`

@@ -12,8 +12,8 @@ import (
 // how many copies it dropped because the buffer was full. open reports whether a request is open (it may still be executed) and the state has no outcome
 // for it.
 //
-// Only open requests get a new position, and only their positions are evidence of the order. An answered request is no evidence: one node may have the
-// original and another a later copy. All other requests keep their order.
+// Only open requests get a new position, and only their positions are evidence of the order. An answered request is no evidence: its client may
+// have sent it again, and one node may hold the original and another the copy. All other requests keep their order.
 func (p *Buffer) Merge(byNode map[string][]*Request, open func(*Request) bool) (added []*Request, full int) {
 	nodes := slices.Sorted(maps.Keys(byNode))
 	elsewhere := make([][]*Request, len(nodes))
@@ -23,14 +23,14 @@ func (p *Buffer) Merge(byNode map[string][]*Request, open func(*Request) bool) (
 	here := slices.Collect(p.All())
 	affected := make(map[string]bool) // client keys whose order is computed again
 	for _, r := range here {
-		if r.FromPeer && r.state.IsHeld() && open(r) { // a peer's list may know a better position
+		if r.FromPeer && r.state.IsHeld() && open(r) { // a peer may have received it itself: its place in that list is better
 			affected[r.ClientKey()] = true
 		}
 	}
 	for i, node := range nodes {
 		p.findContradictions(node, elsewhere[i], open, affected)
 	}
-	var localKeys map[string]string  // from each peer's client keys to this node's; computed before the first Add, only from requests that both nodes hold
+	var localKeys map[string]string  // by the client key of a peer: this node's key of the client. It is computed before the first Add changes the buffer
 	dropped := make(map[string]bool) // by client key: a request of the client found no room, so its later ones are dropped, too
 	for i, list := range elsewhere {
 		elsewhere[i] = slices.DeleteFunc(slices.Clone(list), func(r *Request) bool {
@@ -45,7 +45,7 @@ func (p *Buffer) Merge(byNode map[string][]*Request, open func(*Request) bool) (
 			if localKeys == nil {
 				localKeys = p.localClientKeys(elsewhere)
 			}
-			r.client = localKeys[r.ClientKey()] // so that the client's reads on this node wait for its writes
+			r.client = localKeys[r.ClientKey()] // so that the client's reads on this node wait for its writes; empty leaves the peer's key in force
 			p.Add(r)
 			affected[r.ClientKey()] = true
 			added = append(added, r)
@@ -59,8 +59,8 @@ func (p *Buffer) Merge(byNode map[string][]*Request, open func(*Request) bool) (
 	return added, full
 }
 
-// findContradictions adds to clients the keys of clients whose open requests this node and another one received in different orders. A node sends the same
-// list each time that the leader asks. So its contradiction of a request counts once after BeginMerging, and not each time.
+// findContradictions adds to clients the keys of clients whose open requests this node and another one received in different orders. Each node's
+// contradiction about a request counts once in a leadership: a node sends the same list each time that the leader asks.
 func (p *Buffer) findContradictions(node string, list []*Request, open func(*Request) bool, clients map[string]bool) {
 	last := make(map[string]uint64) // by client: the highest sequence here among the requests of the list so far
 	for _, r := range list {
@@ -84,8 +84,8 @@ func (p *Buffer) BeginMerging() {
 	}
 }
 
-// evidence returns the lists from which the send order is derived: this buffer and each peer's, in their order. A request that a node took from another
-// node is left out of the node's list if some node received it itself: its position in that list is only an estimate.
+// evidence returns the lists from which the send order is derived: this buffer and each peer's, in their order. A request is relayed in a list
+// if its node has it from another node. It is left out of such a list if any node received it from the broker: a relayed request's position is an estimate.
 func evidence(here []*Request, elsewhere [][]*Request) (lists [][]*Request) {
 	received := make(map[fsm.RequestID]bool)
 	for _, r := range here {
@@ -151,7 +151,7 @@ func (p *Buffer) arrange(all []*Request, lists [][]*Request, affected map[string
 		}
 	}
 	ordered := make([]*Request, 0, len(all))
-	rank := make(map[*Request]time.Time, len(all)) // the time by which the requests are sorted; it does not decrease along a client's order
+	rank := make(map[*Request]time.Time, len(all)) // the latest Arrived of the request and of those before it in its group: the time by which the groups are interleaved
 	rankInOrder := func(requests []*Request) {
 		var latest time.Time
 		for _, r := range requests {
@@ -184,8 +184,8 @@ func (p *Buffer) arrange(all []*Request, lists [][]*Request, affected map[string
 	}
 }
 
-// positionCounts reports whether a request's position may count. That of a request without an id always counts. A copy in this buffer counts if it is
-// the one in byID. A peer's copy counts if this buffer's copy is open.
+// positionCounts reports whether a request's position may count. That of a request without an id always counts. This buffer may hold several
+// copies of a request: the position of the one in byID counts. That of a peer's copy, which has no element, counts if the copy in byID is open.
 func (p *Buffer) positionCounts(r *Request, open func(*Request) bool) bool {
 	if r.Command.ID.IsZero() {
 		return true
@@ -194,19 +194,22 @@ func (p *Buffer) positionCounts(r *Request, open func(*Request) bool) bool {
 	return here == r || r.element == nil && open(here)
 }
 
-// maxLag bounds the time from the arrival of a request at the broker to its arrival at a node. A request that takes longer becomes settled only by a
-// barrier.
+// maxLag bounds the time from the arrival of a request at the broker to its arrival at a node. Settled returns a request that takes longer only when the
+// barrier has passed it.
 const maxLag = 5 * time.Second
 
-// Settled returns the requests of another node's buffer, in its order, that the leader need not wait for. This node's own session has delivered all that
-// the broker received before barrier. A request is returned in three cases: it has an outcome; the other node received it before the barrier; or it
-// precedes an anchor and arrived before lostBefore + maxLag. An anchor is an open request of the same client that both nodes received themselves, and
-// whose copy on the other node was not sent later. This node may have lost what the broker received before lostBefore, and nothing later.
+// Settled returns the requests of another node's buffer, in its order, that the leader need not wait for: its own session cannot deliver them any more.
+// barrier is the time up to which that session has delivered all that the broker received. lostBefore is the time before which the session may have lost
+// messages. An anchor is an open request that both nodes received from the broker, from one sending of its client. Settled returns a request
+//
+//   - that has an outcome;
+//   - that the other node received before the barrier;
+//   - or that precedes an anchor of its client in the list, and that the other node received before lostBefore + maxLag.
 func (p *Buffer) Settled(list []*Request, barrier, lostBefore time.Time, open, hasOutcome func(*Request) bool) (settled []*Request) {
 	anchorEnd := make(map[string]int) // by client: the index after the last anchor
 	for i, r := range list {
 		own, buffered := p.byID[r.Command.ID]
-		if buffered && !own.FromPeer && !r.Relayed && open(own) && open(r) && r.EstimatedSendTime.Sub(own.EstimatedSendTime) < expiryRounding { // the other node's copy was not sent later
+		if buffered && !own.FromPeer && !r.Relayed && open(own) && open(r) && r.EstimatedSendTime.Sub(own.EstimatedSendTime) < expiryRounding { // the estimates differ by less than their error: one sending
 			anchorEnd[r.ClientKey()] = i + 1
 		}
 	}

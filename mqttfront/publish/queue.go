@@ -8,8 +8,8 @@ import (
 )
 
 // When the broker probably ended a connection because of an output (connection.brokerEnded), each output that was in flight on it counts one loss. After
-// soloAfter losses an output is sent alone. After abandonAfter losses it is dropped, and counts as published. A reply on which the broker ends connections
-// must not stall the rest. One loss is no proof, even if the output was alone in flight: something between node and broker may have ended the connection.
+// soloAfter losses an output is sent alone. After abandonAfter losses it is dropped, and counts as published. Otherwise a reply for which the
+// broker ends connections would block the outputs behind it. One loss is no proof, even if the output was alone in flight: something between node and broker may have ended the connection.
 const (
 	soloAfter    = 1
 	abandonAfter = 2
@@ -20,7 +20,7 @@ const (
 type queue struct {
 	maxNotifications int
 	maxBytes         int                        // bounds the total size of the keys and values of waiting notifications
-	penaltyKey       func(*wire.Request) string // the key under which the client of a request is penalized
+	penaltyKey       func(*wire.Request) string // identifies the client of a request: replies to one client are abandoned together
 	wake             chan struct{}              // capacity 1; an element says that there may be something to send
 
 	mu            sync.Mutex
@@ -70,8 +70,8 @@ func (q *queue) signal() {
 	}
 }
 
-// next takes the next output and puts it in flight. wait is true if none may be sent now. That is so if the queue is empty. It is also so while outputs are
-// in flight, if the next output or the last one in flight must be in flight alone, because it has soloAfter losses.
+// next takes the next output and puts it in flight. wait is true if none may be sent now: the queue is empty; or outputs are in flight,
+// and the next output or the last one in flight must be in flight alone, because it has soloAfter losses.
 func (q *queue) next() (o *Output, wait bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
