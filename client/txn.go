@@ -16,8 +16,8 @@ const MaxOps = 128
 // is in use.
 type Op struct {
 	arguments [][]byte
-	token     Version
-	err       error // why the operation cannot be sent: the first reason; it wraps ErrNotExecuted
+	token     Version // fencing token; zero for none
+	err       error   // why the operation cannot be sent: the first reason; it wraps ErrNotExecuted
 }
 
 // OpSet is Set as an operation.
@@ -27,7 +27,7 @@ func OpSet(key string, value []byte, list ...Option) Op {
 		o.fail("the time to live is %v: must be positive", o.ttl)
 	}
 	op := Op{arguments: [][]byte{[]byte("SET"), []byte(key), value}, token: o.token, err: o.err}
-	if o.expires { // an expected value may follow NEX, so PX must come before NEX
+	if o.expires { // PX comes before NEX (set if absent, or if the value is the expected one), because the expected value may follow NEX as the last argument
 		ms := o.ttl / time.Millisecond
 		if o.ttl%time.Millisecond > 0 {
 			ms++
@@ -91,8 +91,8 @@ type TxnResult struct {
 // is an ErrSyntax. A wrong number of operations is an ErrArgumentCount. Each condition is checked against the state before the transaction. The fencing token
 // of one operation holds for all operations. Two operations must not have different tokens.
 //
-// If a condition is not met, the error is a *NotAppliedError, with the version of the first key whose condition is not met. A VDel of a key
-// with another value is such a condition. A VDel, or a Del without IfVersion, of a missing key does nothing and does not stop the others.
+// If a condition is not met, the error is a *NotAppliedError, with the version of the first key whose condition is not met. A VDel has a condition,
+// too: that a key that exists has the given value. A VDel, or a Del without IfVersion, of a missing key does nothing and does not stop the others.
 func (c *Client) Txn(ctx context.Context, operations ...Op) (TxnResult, error) {
 	arguments := [][]byte{[]byte("TXN")}
 	var token Version

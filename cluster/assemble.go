@@ -54,8 +54,8 @@ func (c *Newcomer) Handle(_ context.Context, _ peer.Caller, method peer.Method, 
 	return json.Marshal(peer.Status{ID: c.ID, Address: c.Address, State: "joining", Version: fsm.Version})
 }
 
-// Standing returns Stranger for every id, so that this node refuses each connection whose caller names a member's id. Callers that name no id still reach
-// Handle, which answers only MethodPeerStatus.
+// Standing returns Stranger for every id, so that this node refuses each connection that names this node as its target. A call without a target id still
+// reaches Handle, which answers only MethodPeerStatus.
 func (c *Newcomer) Standing(raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	return peer.Stranger, ""
 }
@@ -113,22 +113,22 @@ func (c *Newcomer) attempt(ctx context.Context, client peer.Client) (members []r
 		if initial.Name == name {
 			continue
 		}
-		description, err := c.askPeer(ctx, client, initial)
+		status, err := c.askPeer(ctx, client, initial)
 		switch {
 		case err != nil:
 			missing = append(missing, fmt.Errorf("%s: %w", initial.Name, err))
 			continue
-		case description.HasState:
-			joined, err := c.join(ctx, client, initial, &description)
+		case status.HasState:
+			joined, err := c.join(ctx, client, initial, &status)
 			if joined {
 				return nil, true, nil
 			}
 			missing = append(missing, err)
 			continue
-		case peer.NodeName(description.ID) != initial.Name:
-			return nil, false, fmt.Errorf("%s is the address of %s, not of %s", initial.Address, peer.NodeName(description.ID), initial.Name)
+		case peer.NodeName(status.ID) != initial.Name:
+			return nil, false, fmt.Errorf("%s is the address of %s, not of %s", initial.Address, peer.NodeName(status.ID), initial.Name)
 		}
-		members = append(members, raft.Server{ID: description.ID, Address: initial.Address})
+		members = append(members, raft.Server{ID: status.ID, Address: initial.Address})
 	}
 	switch {
 	case len(missing) > 0:
@@ -149,9 +149,9 @@ func (c *Newcomer) askPeer(ctx context.Context, client peer.Client, initial Init
 }
 
 // join makes this node a member of the peer's cluster, and reports whether it is one.
-func (c *Newcomer) join(ctx context.Context, client peer.Client, initial InitialMember, description *peer.Status) (bool, error) {
-	if _, listed := peer.Find(description.Servers, c.ID); listed {
-		return c.isMember(ctx, client, initial, description)
+func (c *Newcomer) join(ctx context.Context, client peer.Client, initial InitialMember, status *peer.Status) (bool, error) {
+	if _, listed := peer.Find(status.Servers, c.ID); listed {
+		return c.isMember(ctx, client, initial, status)
 	}
 	request, err := json.Marshal(membership.JoinRequest{ID: c.ID, Address: c.Address, Version: fsm.Version})
 	if err != nil {
@@ -165,11 +165,11 @@ func (c *Newcomer) join(ctx context.Context, client peer.Client, initial Initial
 	return true, nil
 }
 
-// isMember reports whether a committed configuration lists this node. It does if the leader says so, or if the peer's log has only the bootstrap entry. If
-// the result is false, the error says why.
-func (c *Newcomer) isMember(ctx context.Context, client peer.Client, initial InitialMember, description *peer.Status) (bool, error) {
+// isMember reports whether a committed configuration lists this node. If the peer's log has only the bootstrap entry, the
+// configuration is that of the bootstrap, which counts as committed. Otherwise the leader decides. If the result is false, the error says why.
+func (c *Newcomer) isMember(ctx context.Context, client peer.Client, initial InitialMember, status *peer.Status) (bool, error) {
 	const bootstrapIndex = 1 // the index of the first configuration
-	if description.LastIndex <= bootstrapIndex {
+	if status.LastIndex <= bootstrapIndex {
 		return true, nil
 	}
 	const timeout = 2 * time.Second

@@ -28,7 +28,7 @@ type dedupEntry struct {
 const (
 	dedupHasVersion uint8 = 1 << iota
 	dedupReserve          // the outcome is a refusal in the reserve (see dedup)
-	dedupFlagsEnd         // the end of the known flags
+	dedupFlagsEnd         // the first bit without a meaning
 )
 
 // dedup is the table of outcomes. An outcome leaves it when its lifetime is over and for no other reason: if crowding could
@@ -37,7 +37,7 @@ const (
 // Outcomes are stored in chunks, and chunks belong to groups of outcomes that are due together (expiryGroup). A stored outcome never changes, so a
 // snapshot needs no copy. A map has the place of each outcome. An outcome that is prolonged is stored again, and its old place becomes stale.
 //
-// A tenth of limits.dedupEntries is the reserve. Only refusals use it (hasReserve); all other outcomes share the rest (hasRoom).
+// A tenth of limits.dedupEntries is the reserve. Only refusals, the outcomes of requests that were not executed, use it (hasReserve); all other outcomes share the rest (hasRoom).
 type dedup struct {
 	places   map[RequestID]place
 	chunks   chunks
@@ -77,7 +77,7 @@ func (d *dedup) hasReserve(client uint64, limits *Limits) bool {
 	return d.reserve < limits.DedupEntries/10 && d.clients[client] < limits.dedupShare()
 }
 
-// put remembers an outcome that is not remembered yet. It has replies if and only if it has CodeReplies.
+// put remembers an outcome that is not remembered yet. replies is nil except for a transaction (CodeReplies).
 func (d *dedup) put(m dedupEntry, replies *keptReplies) {
 	if m.flags&dedupReserve != 0 {
 		d.reserve++
@@ -120,7 +120,8 @@ func (d *dedup) isLive(m *dedupEntry, at place) bool {
 	return known && live == at
 }
 
-// expiryKey orders outcomes by when they are due, and those that are due together by the first expiryIDBits bits of their ids.
+// expiryKey orders outcomes by when they are due: when they expire, rounded up to 2^expiryShift ms. It orders those that are due together by the first
+// expiryIDBits bits of their ids.
 func (m *dedupEntry) expiryKey() int64 {
 	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryIDBits | int64(m.id[0]>>(8-expiryIDBits))
 }

@@ -21,7 +21,7 @@ import (
 type Environment struct {
 	Dialer  *mqttconn.Dialer
 	Driver  broker.Driver
-	Contact ingest.ContactStore // keeps on the disk when this node last had contact with the broker
+	Contact ingest.ContactStore // keeps, across restarts, up to when the session has delivered what the broker received
 	Wall    func() int64        // milliseconds since the Unix epoch
 	Random  func() uint64
 	Log     *slog.Logger

@@ -26,18 +26,18 @@ func (o *Offer) encode(changed parts) []byte {
 	return fsm.AppendEntry(nil, &fsm.Entry{Number: uint64(changed), Commands: []fsm.Command{o.command()}})
 }
 
-// parts is a set of parts of the settings, or whole (all of them). An offer replaces only the parts in its set. But a Configure command always carries all
-// settings, so the leader takes the other parts from its own state, which is the newest: a member that is catching up would bring back older settings. A
-// leader with an older build ignores the set and proposes the offer as it is.
+// parts is a set of parts of the settings. An offer replaces only the parts in its set. But a Configure command always carries all settings. So the leader,
+// and not the member that offers, fills in the other parts: a member that is catching up would bring back older settings. A leader with an older build
+// ignores the set and proposes the offer as it is.
 type parts uint64
 
 const (
 	policyPart       parts = 1 << iota // the policy
 	mirrorsPart                        // the mirrors
 	clientLimitsPart                   // the limits per client (WatchesPerClient and DedupPerClient); replaced only if the cluster has none
-	settingsPart                       // everything else, and the limits per client, which are replaced even if the cluster has some
+	settingsPart                       // all settings but the policy and the mirrors, with the limits per client, also if the cluster has some
 	allParts               = policyPart | mirrorsPart | clientLimitsPart | settingsPart
-	// whole is all settings, and the policy unless the offer keeps it.
+	// whole stands for no set: all settings are replaced, and the policy unless the offer keeps it, without a merge.
 	whole parts = 0
 )
 
@@ -70,7 +70,7 @@ func (o *Offer) mergedWith(inForce fsm.Settings, changed parts) *Offer {
 
 func hasClientLimits(l *fsm.Limits) bool { return l.WatchesPerClient != 0 || l.DedupPerClient != 0 }
 
-// keepsOtherClientLimits reports whether mergedWith leaves limits per client in force that differ from those of the offer.
+// keepsOtherClientLimits reports whether the limits per client of the cluster stay in force in mergedWith, and differ from those of the offer.
 func (o *Offer) keepsOtherClientLimits(inForce *fsm.Limits, changed parts) bool {
 	wanted := &o.Settings.Limits
 	return changed.has(clientLimitsPart) && !changed.has(settingsPart) && hasClientLimits(inForce) &&
@@ -101,8 +101,8 @@ func (o *Offer) fingerprint() (f fingerprint) {
 // offered is what a member stores of its last offer.
 type offered struct {
 	fingerprint
-	// version is the log version for which fingerprint.settings was made (see forVersion). It is fsm.Version if the node had no stored offer before, and 0 if
-	// it is unknown.
+	// version is the log version for which fingerprint.settings was made (see forVersion). At the first offer of a node it is
+	// fsm.Version, the newest that this build knows. It is 0 in what a build stored that did not record it.
 	version uint32
 }
 

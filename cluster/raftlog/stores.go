@@ -102,11 +102,11 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return Stores{}, fmt.Errorf("open stores: %w", err)
 	}
-	kind = kind.resolve(dataDir)
+	kind = kind.resolve(dataDir) // Auto becomes the kind of the log in the folder
 	if kind.other().exists(dataDir) {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), ErrOtherStore)
 	}
-	if !kind.exists(dataDir) { // after a crash, an old mark of where a log ends would be taken for that of the new log
+	if !kind.exists(dataDir) { // the end mark of a log that is gone, which a crash may leave, must not apply to the new log
 		if err := removeMark(dataDir); err != nil {
 			return Stores{}, fmt.Errorf("open stores: %w", err)
 		}
@@ -122,6 +122,7 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
 	}
+	// The log reaches its end mark, so segments that raft-wal does not list are left over from an interrupted change.
 	if w, isWAL := opened.(*walStore); isWAL && store.hasMarkedEntry {
 		if err := w.removeUnlistedSegments(); err != nil {
 			return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))

@@ -55,11 +55,11 @@ func (c *conns[T]) closeIf(chosen func(T) bool) {
 	}
 	c.mu.Unlock()
 	for _, conn := range ending {
-		_ = conn.SetDeadline(time.Unix(1, 0)) // ends reads and writes at once: each Close of TLS may take 5 s to send its last alert
+		_ = conn.SetDeadline(time.Unix(1, 0)) // ends the reads and writes of all of them before the first Close, which may take 5 s to send TLS's last alert
 	}
 	var closing sync.WaitGroup
 	for _, conn := range ending {
-		closing.Go(func() { _ = conn.Close() }) // its user gets an error
+		closing.Go(func() { _ = conn.Close() }) // what uses the connection gets an error from its read or write
 	}
 	closing.Wait()
 }

@@ -27,7 +27,7 @@ type hello struct {
 	Protocol int           `json:"protocol"`
 	Cluster  string        `json:"cluster"`
 	Kind     kind          `json:"kind"`
-	To       raft.ServerID `json:"to,omitempty"` // empty means any node at the address: only for calls, and the caller then counts as no member
+	To       raft.ServerID `json:"to,omitempty"` // id of the member that is meant. Empty means whichever node listens there: only for kindCall, and the caller gets no rights of a member
 	From     raft.ServerID `json:"from"`
 	Address  string        `json:"address"` // host:port at which the caller is reached
 }
@@ -44,15 +44,15 @@ type refusal string
 const (
 	refuseProtocol    refusal = "protocol"
 	refuseCluster     refusal = "cluster"
-	refuseID          refusal = "id"
+	refuseWrongTarget refusal = "id"
 	refuseCertificate refusal = "certificate"
-	refuseMember      refusal = "member"
+	refuseNotAMember  refusal = "member"
 )
 
 // protocolVersion is the version of the handshake and of the frames that follow it.
 const protocolVersion = 1
 
-// Errors of refused connections. Each wraps peer.ErrUnreachable: nothing was sent.
+// Errors of refused connections. Each wraps peer.ErrUnreachable: no request was sent.
 var (
 	ErrProtocol    = fmt.Errorf("%w: it speaks another version of the protocol between members", peer.ErrUnreachable)
 	ErrCluster     = fmt.Errorf("%w: it belongs to another cluster", peer.ErrUnreachable)
@@ -67,11 +67,11 @@ func (r refusal) err() error {
 		return nil
 	case refuseCluster:
 		return ErrCluster
-	case refuseID:
+	case refuseWrongTarget:
 		return ErrOtherMember
 	case refuseCertificate:
 		return ErrCertificate
-	case refuseMember:
+	case refuseNotAMember:
 		return ErrNotAMember
 	default:
 		return ErrProtocol
@@ -140,8 +140,8 @@ type admitter struct {
 	standing func(id raft.ServerID) (peer.Standing, raft.ServerAddress)
 }
 
-// admit reads the hello and answers it. A caller without a certificate of the authorities gets no answer: the
-// handshake of TLS fails before.
+// admit reads the hello and answers it. A caller without a certificate of a configured authority does not get
+// here: its TLS handshake fails.
 func (a admitter) admit(conn net.Conn) (hello, error) {
 	var theirs hello
 	if err := readMessage(conn, &theirs); err != nil {
@@ -165,15 +165,15 @@ func (a admitter) judge(conn net.Conn, theirs *hello) refusal {
 	case theirs.Cluster != a.config.Cluster:
 		return refuseCluster
 	case theirs.To != a.config.ID && (theirs.To != "" || theirs.Kind != kindCall):
-		return refuseID
+		return refuseWrongTarget
 	case theirs.To == "":
 		return "" // what it may ask for depends on its certificate
 	}
 	standing, address := a.standing(theirs.From)
 	name := peer.NodeName(theirs.From)
-	switch {
+	switch { // the certificate of a Known member must name the host of its address, too
 	case standing == peer.Stranger || standing == peer.Possible && theirs.Kind == kindHTTP:
-		return refuseMember
+		return refuseNotAMember
 	case standing == peer.Known && a.config.TLS.PeerHasName(conn, name, peer.HostOf(address)), a.config.TLS.PeerHasName(conn, name):
 		return ""
 	default:

@@ -143,14 +143,14 @@ func TestStrangersAreRefusedWithTheReason(t *testing.T) {
 		want  refusal
 	}{
 		{"a member", hello{1, "c", kindRaft, "n2.b", "n1.a", "h:1"}, ""},
-		{"a stranger", hello{1, "c", kindRaft, "n2.b", "n9.x", "h:1"}, refuseMember},
+		{"a stranger", hello{1, "c", kindRaft, "n2.b", "n9.x", "h:1"}, refuseNotAMember},
 		{"one that may be a member", hello{1, "c", kindRaft, "n2.b", "n3.c", "h:1"}, ""},
-		{"one that may be a member, for HTTP", hello{1, "c", kindHTTP, "n2.b", "n3.c", "h:1"}, refuseMember},
+		{"one that may be a member, for HTTP", hello{1, "c", kindHTTP, "n2.b", "n3.c", "h:1"}, refuseNotAMember},
 		{"another cluster", hello{1, "d", kindCall, "n2.b", "n1.a", "h:1"}, refuseCluster},
 		{"another protocol", hello{2, "c", kindCall, "n2.b", "n1.a", "h:1"}, refuseProtocol},
 		{"nobody is meant, for a call", hello{1, "c", kindCall, "", "n9.x", "h:1"}, ""},
-		{"nobody is meant, for raft", hello{1, "c", kindRaft, "", "n1.a", "h:1"}, refuseID},
-		{"nobody is meant, for HTTP", hello{1, "c", kindHTTP, "", "n1.a", "h:1"}, refuseID},
+		{"nobody is meant, for raft", hello{1, "c", kindRaft, "", "n1.a", "h:1"}, refuseWrongTarget},
+		{"nobody is meant, for HTTP", hello{1, "c", kindHTTP, "", "n1.a", "h:1"}, refuseWrongTarget},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			conn, err := net.Dial("tcp", listener.Address())

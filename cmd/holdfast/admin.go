@@ -32,7 +32,7 @@ type administration struct {
 	yes     bool
 }
 
-func (a *administration) add(command *cobra.Command) {
+func (a *administration) addFlags(command *cobra.Command) {
 	a.addAddress(command)
 	command.Flags().StringVarP(&a.output, "output", "o", "text", "output `format`, text or json")
 }
@@ -227,7 +227,7 @@ func newAdmin(use, short, example string, arguments cobra.PositionalArgs, run fu
 		a.timeout = time.Hour
 	}
 	command := &cobra.Command{Use: use, Short: short, Example: "  " + example, Args: positional(arguments)}
-	a.add(command)
+	a.addFlags(command)
 	if slices.Contains(dangerous, true) {
 		a.addYes(command)
 	}

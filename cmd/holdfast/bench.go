@@ -55,7 +55,7 @@ omission). That finds what clients feel at that load.`,
   holdfast bench --rate 2000 --outstanding 256 --histogram latency.hgrm`,
 		Args: positional(cobra.NoArgs),
 	}
-	o.add(command)
+	o.addFlags(command)
 	flags := command.Flags()
 	flags.IntVar(&o.clients, "clients", 4, "number of connections")
 	flags.IntVar(&o.outstanding, "outstanding", 64, "requests under way at once, over all connections")

@@ -31,7 +31,8 @@ type connection struct {
 	verbose      bool
 }
 
-func (c *connection) add(command *cobra.Command) {
+// addFlags adds the flags by which a command connects to the broker.
+func (c *connection) addFlags(command *cobra.Command) {
 	flags := command.Flags()
 	broker := os.Getenv("HOLDFAST_BROKER")
 	if broker == "" {
@@ -95,7 +96,7 @@ func (c *connection) open(ctx context.Context, command *cobra.Command) (*client.
 	defer cancel()
 	store, err := client.Connect(ctx, config)
 	if err != nil {
-		return nil, &codeError{exitError, err.Error()} // nothing was sent, so this is no unknown outcome
+		return nil, &codeError{exitError, err.Error()} // not exitUnknown: nothing was sent
 	}
 	return store, nil
 }

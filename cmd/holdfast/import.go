@@ -32,7 +32,7 @@ may be, too, and are stored again then.` + "\n" + exitHelp,
 		Example: "  holdfast keys import keys.ndjson --dry-run\n  holdfast keys import keys.ndjson --if-absent\n  zcat lines.ndjson.gz | holdfast keys import",
 		Args:    positional(cobra.MaximumNArgs(1)),
 	}
-	i.connection.add(command)
+	i.connection.addFlags(command)
 	flags := command.Flags()
 	flags.BoolVar(&i.ifAbsent, "if-absent", false, "leave keys that exist as they are")
 	flags.BoolVar(&i.dryRun, "dry-run", false, "change nothing: check the form of each line, and say how many lines have a new key, another value or the same value")

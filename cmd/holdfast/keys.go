@@ -88,7 +88,7 @@ func newGet() *cobra.Command {
 		Example: "  holdfast get lines/7/recipe\n  holdfast get lines/7/recipe -o json",
 		Args:    positional(cobra.ExactArgs(1)),
 	}
-	c.add(command)
+	c.addFlags(command)
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		return c.do(command, func(ctx context.Context, store *client.Client) error {
 			value, version, err := store.Get(ctx, arguments[0])
@@ -105,7 +105,7 @@ func newGet() *cobra.Command {
 // fence is the flag --fence, which has a fencing token.
 type fence struct{ text string }
 
-func (f *fence) add(command *cobra.Command) {
+func (f *fence) addFlags(command *cobra.Command) {
 	command.Flags().StringVar(&f.text, "fence", "", "fencing `token`, a version such as 1696374425000:1:StateStore; `holdfast lock` exports one as HOLDFAST_FENCING_TOKEN")
 }
 
@@ -202,8 +202,8 @@ func newSet() *cobra.Command {
 			"  holdfast lock lines/7/master -- sh -c 'holdfast set lines/7/state running --fence \"$HOLDFAST_FENCING_TOKEN\"'",
 		Args: positional(cobra.RangeArgs(1, 2)),
 	}
-	c.add(command)
-	f.add(command)
+	c.addFlags(command)
+	f.addFlags(command)
 	change.add(command.Flags())
 	command.Flags().StringVar(&file, "file", "", "`file` with the value; - is the standard input")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
@@ -290,8 +290,8 @@ func newRemove(use, short, example string, args cobra.PositionalArgs,
 		Use: use, Short: short, Example: example, Args: positional(args),
 		Long: short + ", and print the version of the deleted value.\n" + exitHelp,
 	}
-	c.add(command)
-	f.add(command)
+	c.addFlags(command)
+	f.addFlags(command)
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		options, err := f.options(command)
 		if err != nil {

@@ -38,7 +38,7 @@ Exits with the command's code, 5 when the lock could not be acquired, 6 when it 
 			"  holdfast lock nightly-report --ttl 30s --wait 0s -- date   # only one of many machines",
 		Args: positional(cobra.MinimumNArgs(2)),
 	}
-	c.add(command)
+	c.addFlags(command)
 	flags := command.Flags()
 	flags.DurationVar(&ttl, "ttl", 10*time.Second, "time after which the lock expires if its holder stops renewing it")
 	flags.DurationVar(&wait, "wait", -1, "how long to wait for the lock; 0s tries once (default: no limit)")

@@ -23,7 +23,7 @@ func newScan() *cobra.Command {
 		Example: "  holdfast scan '*'\n  holdfast scan 'lines/*/recipe'\n  holdfast scan 'lines/[0-9]/*' -o json",
 		Args:    positional(cobra.ExactArgs(1)),
 	}
-	c.add(command)
+	c.addFlags(command)
 	command.RunE = func(command *cobra.Command, arguments []string) (err error) {
 		if err := checkPattern(arguments[0]); err != nil {
 			return err

@@ -39,8 +39,8 @@ Exit codes: 0 done, also if there was nothing to get or to delete, 1 not applied
 			"  holdfast lock lines/7/master -- sh -c 'holdfast txn change.txt --fence \"$HOLDFAST_FENCING_TOKEN\"'",
 		Args: positional(cobra.MaximumNArgs(1)),
 	}
-	c.add(command)
-	f.add(command)
+	c.addFlags(command)
+	f.addFlags(command)
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		fenced, err := f.options(command)
 		if err != nil {

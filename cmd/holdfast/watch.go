@@ -34,7 +34,7 @@ func newWatch() *cobra.Command {
 		Example: "  holdfast watch lines/7/owner lines/7/state\n  holdfast watch --glob 'lines/*/owner'\n  holdfast watch lines/7/owner -o json",
 		Args:    positional(cobra.MinimumNArgs(1)),
 	}
-	c.add(command)
+	c.addFlags(command)
 	command.Flags().BoolVar(&glob, "glob", false, "each KEY is a pattern, and all keys that match are watched")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		for _, pattern := range arguments {

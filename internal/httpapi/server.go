@@ -31,7 +31,7 @@ func Listen(address string, handler http.Handler, secure *tlsconfig.Mutual, log 
 
 // Serve starts a server on a listener, which it owns from now on.
 func Serve(listener net.Listener, handler http.Handler, log *slog.Logger) *Server {
-	streams, stop := context.WithCancel(context.Background())
+	stopping, stop := context.WithCancel(context.Background())
 	s := &Server{
 		server: &http.Server{
 			Handler:           handler,
@@ -39,7 +39,7 @@ func Serve(listener net.Listener, handler http.Handler, log *slog.Logger) *Serve
 			MaxHeaderBytes: 256 << 10, // room for a percent-encoded key of 64 KiB in a query
 			ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 			BaseContext: func(net.Listener) context.Context {
-				return context.WithValue(context.Background(), streamsKey{}, streams)
+				return context.WithValue(context.Background(), stoppingKey{}, stopping)
 			},
 		},
 		listener: listener, done: make(chan error, 1),
@@ -55,13 +55,13 @@ func Serve(listener net.Listener, handler http.Handler, log *slog.Logger) *Serve
 	return s
 }
 
-// streamsKey is the key under which the context of each request holds a second context. That one ends when the server begins to stop.
-type streamsKey struct{}
+// stoppingKey is the key under which the context of each request holds a second context. That one ends when the server begins to stop.
+type stoppingKey struct{}
 
 // stopping returns a channel that is closed when the request's server begins to stop. A response that would never end by itself must end then.
 func stopping(ctx context.Context) <-chan struct{} {
-	if streams, ok := ctx.Value(streamsKey{}).(context.Context); ok {
-		return streams.Done()
+	if stopping, ok := ctx.Value(stoppingKey{}).(context.Context); ok {
+		return stopping.Done()
 	}
 	return nil
 }

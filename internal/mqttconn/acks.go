@@ -11,7 +11,8 @@ import (
 // PUBACKs every 50 ms, and searches its list for each.
 type Session struct{ *state.State }
 
-// NewSession returns the state of one connection. Receiving at QoS 1 needs no more, also when the broker resumes a session.
+// NewSession returns the state of one connection. State in memory is enough for a client that only receives at QoS 1: after a resume the
+// broker sends again what was not acknowledged.
 func NewSession() Session { return Session{state.NewInMemory()} }
 
 // Ack is called by paho after its handlers have returned. It does nothing.

@@ -12,7 +12,7 @@ import (
 // freeSpace measures the free space of the file system of the data folder, once a second.
 type freeSpace struct {
 	dir     string
-	minFree int64 // in bytes; while a member has less, the leader sets StorageLow in log entries, and all members refuse SETs that need more space
+	minFree int64 // in bytes; while a member has less, the leader sets StorageLow in log entries, and all members refuse SETs that would make the state larger
 	free    atomic.Uint64
 }
 

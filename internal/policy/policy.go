@@ -106,7 +106,7 @@ func compileRule(rule Rule) (compiledRule, error) {
 	for i, resource := range rule.Resources {
 		r := compiledResource{access: resource.Access}
 		if resource.Access == 0 || resource.Access&^ReadWrite != 0 {
-			return compiledRule{}, fmt.Errorf("resource %d: the method is none of Read, Write, ReadWrite", i+1)
+			return compiledRule{}, fmt.Errorf("resource %d: the access is none of Read, Write, ReadWrite", i+1)
 		}
 		switch resource.KeyType {
 		case Pattern:
@@ -177,16 +177,16 @@ func (g *Grants) Allow(key []byte) bool {
 	return slices.ContainsFunc(g.rules, func(r *compiledRule) bool { return r.grants(g.principal, g.access, key) })
 }
 
-// Steps returns how many comparisons of up to 16 bytes Allow makes at most for each byte of a key. The state machine bounds the cost of an entry by it, so its
-// results may change only with a new version of the log.
+// Steps returns how many comparisons of up to 16 bytes Allow makes at most for each byte of a key. The state machine bounds the cost of an entry by it, so all
+// replicas must compute the same: what Steps returns may change only with a new log version (fsm.Version).
 func (g *Grants) Steps() (steps int) {
-	const compared = 16
+	const bytesPerComparison = 16
 	for _, rule := range g.rules {
 		for i := range rule.resources {
 			steps++
 			for _, pattern := range rule.resources[i].globs {
 				for j := range pattern {
-					steps += 1 + len(pattern[j].ranges) + len(pattern[j].literal(g.principal))/compared
+					steps += 1 + len(pattern[j].ranges) + len(pattern[j].literal(g.principal))/bytesPerComparison
 				}
 			}
 		}

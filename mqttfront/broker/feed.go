@@ -30,7 +30,7 @@ func NewFeed(driver Driver, pause func(context.Context), dropped func(), log *sl
 	return &Feed{driver: driver, pause: pause, dropped: dropped, log: log, disconnects: make(chan Disconnect, maxDisconnects)}
 }
 
-// healthyWatch is the duration above which a call of WatchDisconnects counts as one that worked: its end is logged as a new failure.
+// healthyWatch is the duration above which a call of WatchDisconnects has worked. Its error is then logged, even if the same text was logged before.
 const healthyWatch = time.Minute
 
 // Run watches disconnects until the context ends.
@@ -48,7 +48,7 @@ func (f *Feed) Run(ctx context.Context) {
 			}
 			if text := err.Error(); text != logged { // once for consecutive attempts that fail with the same text
 				logged = text
-				f.log.Warn("client-disconnect feed unavailable: watches of disconnected clients stay until it is back, they expire, or the broker reports no subscriber; check the broker's address and credentials", "error", err)
+				f.log.Warn("client-disconnect feed unavailable: the watches of a client that disconnects stay until the feed works again, until they expire, or until the broker reports no subscriber; check the broker's address and credentials", "error", err)
 			}
 		}
 		f.pause(ctx)

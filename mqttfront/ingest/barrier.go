@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Barrier is a moment. The ingest session has delivered every request that the broker received before it, except for those that were lost with an earlier
+// Barrier is the time up to which the ingest session has delivered all requests that the broker received, except for those that were lost with an earlier
 // session. A probe is a message that a node sends to itself through the broker. When it returns, the barrier moves to the moment at which the probe was
 // sent, because the broker keeps the order of what it puts into one session.
 //
-// A request that another node received before the barrier, and that this node lacks, will not arrive here any more. The leader takes it from that node. A
-// request that another node received later may still be in this node's session, behind earlier requests of the same client.
+// A request that another node received before the barrier, and that this node lacks, will not arrive here any more: as the leader, this node takes it from
+// that node. It takes no request that the other node received later: that one may still arrive here, in its client's order.
 //
 // All methods are safe for concurrent use.
 type Barrier struct {
@@ -60,7 +60,7 @@ func reached(at, moment time.Time) bool {
 // Asked returns the channel on which Await asks for a probe.
 func (b *Barrier) Asked() <-chan struct{} { return b.ask }
 
-// Await asks for a probe. It waits until a probe that was sent at a moment or after it has returned, or until the context ends.
+// Await asks for a probe. It waits for the return of a probe that was sent no earlier than moment, or until the context ends.
 func (b *Barrier) Await(ctx context.Context, moment time.Time) {
 	select {
 	case b.ask <- struct{}{}:

@@ -15,7 +15,7 @@ import (
 
 // connection is one connection of a session.
 type connection struct {
-	traits
+	traits            // what all connections of the session share
 	subscribed func() // called when the broker has acknowledged the subscriptions
 	client     *paho.Client
 	conn       *mqttconn.Conn
@@ -24,8 +24,8 @@ type connection struct {
 	pauses       *pauseDetector
 	maxQueuedAge time.Duration   // upper bound on the age of the queued messages when the connection began
 	stale        atomic.Bool     // requests that arrive now may be older than Config.SessionExpiry: they are not executed
-	since        time.Time       // the broker received the messages that arrive now after this time, but see Arrival. Owned by the receiving goroutine.
-	unreturned   atomic.Int32    // probes that the broker has acknowledged since its last message
+	since        time.Time       // lower bound on when the broker received the messages that now arrive (Arrival has an exception); owned by the receiving goroutine
+	unreturned   atomic.Int32    // probes that the broker has acknowledged, and not delivered, since its last message on this connection
 	handlerCtx   context.Context // passed to Handler.Receive
 	reason       chan error      // why the connection ends; only the first is kept
 }
@@ -43,13 +43,13 @@ func (c *connection) close() {
 	_ = c.conn.Close()
 }
 
-// serve subscribes, sends probes, and returns when the connection or the context ends. The context subscribing bounds the wait for the SUBACK.
-func (c *connection) serve(ctx, subscribing context.Context) error {
+// serve subscribes, sends probes, and returns when the connection or the context ends. subscribeCtx bounds the wait for the SUBACK.
+func (c *connection) serve(ctx, subscribeCtx context.Context) error {
 	subscriptions := []paho.SubscribeOptions{{Topic: c.probes.topic, QoS: 1, RetainHandling: 2}}
 	if c.carriesRequests {
 		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2})
 	}
-	if err := mqttconn.Subscribe(subscribing, c.client, subscriptions...); err != nil {
+	if err := mqttconn.Subscribe(subscribeCtx, c.client, subscriptions...); err != nil {
 		return err
 	}
 	c.subscribed()
@@ -88,8 +88,8 @@ const maxUnreturned = 10
 // client id ends late: it removes the subscriptions of that client id.
 var errSubscriptionLost = errors.New("the broker acknowledges probes and delivers none: it has lost the subscription")
 
-// probeAcknowledged ends a connection whose subscriptions the broker has lost. A node's own session then starts clean, because requests were missed. Two
-// cases do not count as a loss: a broker that hangs acknowledges no probe, and while Receive blocks status.silence is 0.
+// probeAcknowledged ends a connection whose subscriptions the broker has lost. A node's own session then starts clean, because requests were missed. It
+// does not take two other cases for a loss: that the broker hangs, because then it sends no PUBACK; and that Receive blocks, because then status.silence is 0.
 func (c *connection) probeAcknowledged() {
 	if c.unreturned.Add(1) >= maxUnreturned && c.status.silence(time.Now()) >= maxUnreturned/2*c.config.ProbeInterval {
 		c.probes.requireCleanStart()
@@ -99,7 +99,7 @@ func (c *connection) probeAcknowledged() {
 
 // received handles a message. It blocks while Handler.Receive has no room. Then nothing is read, and TCP applies backpressure.
 func (c *connection) received(message mqttconn.Message) {
-	arrived := time.Now() // before its age is checked: a pause of the process in between does not make it younger
+	arrived := time.Now() // before tooOld: a pause of the process after that check must not make the request look younger
 	c.status.recordMessage()
 	c.unreturned.Store(0)
 	done := func() {}
@@ -146,7 +146,7 @@ func (c *connection) handleGap(gap time.Duration) {
 	}
 }
 
-// tooOldAfter reports whether a request that is read after a gap between two records of the pause detector may be too old. A gap of up to two probe
+// tooOldAfter reports whether a request that is read after a gap between two ticks of the pause detector may be too old. A gap of up to two probe
 // intervals counts as ordinary delay. It is false for the leader's session: no other node receives the requests that would be dropped.
 func (c *connection) tooOldAfter(gap time.Duration) bool {
 	return !c.shared && gap > 2*c.config.ProbeInterval && c.probes.tooOld(c.maxQueuedAge+gap)

@@ -285,11 +285,11 @@ func (b *backlog) begin(prefixes []string) {
 	b.requeueSuspectsLocked(prefixes)
 }
 
-// end empties the backlog when a connection has ended. failed is true if a topic in flight may be the cause.
-func (b *backlog) end(failed bool) {
+// end empties the backlog when a connection has ended. suspect is true if a topic in flight may be the cause.
+func (b *backlog) end(suspect bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if failed {
+	if suspect {
 		b.suspectLocked(time.Now())
 	}
 	for _, q := range b.quarantines {

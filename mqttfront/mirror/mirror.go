@@ -24,10 +24,12 @@ type Config struct {
 // clientID returns the client id of the connection that publishes mirrors. It is the same on every node.
 func (c *Config) clientID() string { return c.Cluster + "-out-mirror" }
 
-// comparingID returns the client id of the connection that a comparison uses. It, too, is the same on every node.
+// comparingID returns the client id of the connection by which the leader compares the broker's retained messages with the state. It, too, is the same on
+// every node.
 func (c *Config) comparingID() string { return c.clientID() + "-check" }
 
-// markerTopics returns the prefix of the topics of markers: messages that a comparison publishes and receives itself (pass.subscribe).
+// markerTopics returns the prefix of the topics of markers: messages that a comparison publishes to itself, to learn that it has received what the broker
+// sends before them.
 func (c *Config) markerTopics() string { return "holdfast/" + c.Cluster + "/mirror/" }
 
 // Environment is all that a Mirror touches outside of its own memory. The functions are safe for concurrent use.
@@ -43,7 +45,7 @@ type Environment struct {
 	Metrics *Metrics
 }
 
-// Mirror publishes the mirrors while its node leads. All methods are safe for concurrent use.
+// Mirror publishes the keys of all mirrors (fsm.Mirror, a setting) as retained messages while its node leads. All methods are safe for concurrent use.
 type Mirror struct {
 	config  Config
 	env     Environment
@@ -119,7 +121,7 @@ func (m *Mirror) Applied(outcome *fsm.EntryOutcome) {
 		if t.isValid() {
 			m.backlog.change(t)
 		} else {
-			m.progress.countUnshown(t)
+			m.progress.countInvalidTopic(t)
 		}
 	}
 }
@@ -149,7 +151,7 @@ func (m *Mirror) Run(ctx context.Context) {
 	defer reporting.Wait()
 	for delay := m.config.BackoffMin; ctx.Err() == nil; {
 		select {
-		case <-m.restart: // m.read returns the mirrors in force
+		case <-m.restart: // read returns what it announced
 		default:
 		}
 		prefixes := m.read()
@@ -180,13 +182,13 @@ func (m *Mirror) idle(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-m.restart:
-		signal(m.restart) // Run takes it
+		signal(m.restart) // put back: Run receives it before it reads the mirrors
 		m.progress.endIdle()
 	}
 }
 
-// connect connects with the client id that all nodes share. It confirms the leadership before and after. A deposed leader that was paused just before its
-// CONNECT disconnects the new leader; the second confirmation keeps it from publishing.
+// connect connects with the client id that all nodes share. It confirms the leadership before and after. If a deposed leader connects
+// late, the broker ends the new leader's connection. The second confirmation keeps the deposed leader from publishing.
 func (m *Mirror) connect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := m.env.Confirm(ctx); err != nil {
 		return nil, err
@@ -217,28 +219,28 @@ func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Durat
 	c := &comparer{config: &m.config, env: &m.env, prefixes: prefixes, backlog: m.backlog, desired: desired, progress: m.progress}
 	began := time.Now()
 	m.progress.connected(prefixes)
-	serving, stop := context.WithCancel(ctx)
+	sessionCtx, stop := context.WithCancel(ctx)
 	defer stop()
 	type result struct {
-		failed bool
-		err    error
+		suspect bool // what was in flight may have ended the connection
+		err     error
 	}
 	ended := make(chan result, 1)
 	go func() {
-		failed, err := s.serve(serving, c.run)
-		ended <- result{failed, err}
+		suspect, err := s.run(sessionCtx, c.run)
+		ended <- result{suspect, err}
 	}()
 	var r result
 	select {
 	case r = <-ended:
 	case <-m.restart:
-		signal(m.restart) // Run takes it
+		signal(m.restart) // put back: Run receives it before it reads the mirrors
 		stop()
 		<-ended
 	case <-ctx.Done():
 		<-ended
 	}
-	m.progress.disconnected(r.failed)
+	m.progress.disconnected(r.suspect)
 	return time.Since(began), r.err
 }
 

@@ -66,8 +66,8 @@ func (p *progress) endIdle() {
 	p.markComparingLocked()
 }
 
-// countUnshown counts a key that is not published because its topic is invalid (topic.isValid). It logs the first one.
-func (p *progress) countUnshown(t topic) {
+// countInvalidTopic counts a key that is not published because its topic is invalid (topic.isValid). It logs the first one.
+func (p *progress) countInvalidTopic(t topic) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.leading {
@@ -106,11 +106,11 @@ func (p *progress) connected(prefixes []string) {
 	p.backlog.begin(prefixes)
 }
 
-// disconnected closes the backlog, and records that the connection has ended. failed says that a topic in flight may have ended the connection.
-func (p *progress) disconnected(failed bool) {
+// disconnected closes the backlog, and records that the connection has ended. suspect says that a topic in flight may have ended the connection.
+func (p *progress) disconnected(suspect bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.backlog.end(failed)
+	p.backlog.end(suspect)
 	p.hasSession = false
 	p.markComparingLocked()
 }

@@ -24,9 +24,9 @@ type session struct {
 	onRefused func(topic)         // called when the broker refuses a topic
 }
 
-// serve publishes, and runs compareAll, until the connection or the context ends. It returns why the connection ended, and whether that may be because of
+// run publishes, and runs compareAll, until the connection or the context ends. It returns why the connection ended, and whether that may be because of
 // what was in flight.
-func (s *session) serve(ctx context.Context, compareAll func(context.Context)) (failed bool, err error) {
+func (s *session) run(ctx context.Context, compareAll func(context.Context)) (suspect bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var working sync.WaitGroup
 	for _, work := range []func(context.Context){s.publishAll, compareAll} {
@@ -40,10 +40,10 @@ func (s *session) serve(ctx context.Context, compareAll func(context.Context)) (
 		case <-s.publisher.Done():
 			err = s.publisher.Err()
 			slow := s.backlog.transferTime() > s.keepAlive/2 // a PINGREQ waits behind what is in flight
-			failed = !mqttconn.IsTakenOver(err) && (slow || !errors.Is(err, mqttconn.ErrSilent))
+			suspect = !mqttconn.IsTakenOver(err) && (slow || !errors.Is(err, mqttconn.ErrSilent))
 		case <-ticker.C:
 			var overdue bool
-			if overdue, failed = s.backlog.handleOverdue(time.Now()); overdue {
+			if overdue, suspect = s.backlog.handleOverdue(time.Now()); overdue {
 				err = errUnanswered
 			}
 		}
@@ -51,7 +51,7 @@ func (s *session) serve(ctx context.Context, compareAll func(context.Context)) (
 	cancel()
 	s.publisher.Abort() // nothing that is buffered is worth the wait
 	working.Wait()
-	return failed, err
+	return suspect, err
 }
 
 var errUnanswered = errors.New("the broker leaves topics unanswered")

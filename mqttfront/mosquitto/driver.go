@@ -41,7 +41,7 @@ func New(config presence.Config) *Driver {
 // ErrRefused is wrapped by the errors that the dynamic security plugin returned.
 var ErrRefused = errors.New("refused by the dynamic security plugin")
 
-// Kick implements broker.Driver. The plugin disconnects all clients of a user name when that user is modified. So Kick sends a modifyClient that
+// Kick implements broker.Driver: it disconnects the client that published a request. The plugin disconnects all clients of a user name when that user is modified. So Kick sends a modifyClient that
 // changes nothing. It does not use disableClient and enableClient: the broker could stop between the two, or an administrator could have
 // disabled the user meanwhile.
 func (d *Driver) Kick(ctx context.Context, publisher broker.Publisher) error {
@@ -89,7 +89,7 @@ type responses struct {
 func (d *Driver) expect() (correlation string, answer <-chan error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.lastCommand++
+	d.lastCommand++ // unique together with the time, also after a restart
 	correlation = "holdfast-" + strconv.FormatInt(d.Origin(nil).Time, 36) + "-" + strconv.FormatUint(d.lastCommand, 36)
 	channel := make(chan error, 1)
 	d.pending[correlation] = channel
@@ -110,16 +110,16 @@ func (d *Driver) answered(payload []byte) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, answer := range answers.Responses {
-		response := d.pending[answer.CorrelationData]
-		if response == nil {
+	for _, response := range answers.Responses {
+		answer := d.pending[response.CorrelationData]
+		if answer == nil {
 			continue
 		}
-		delete(d.pending, answer.CorrelationData)
-		if answer.Error != "" {
-			response <- fmt.Errorf("%w: %s", ErrRefused, answer.Error)
+		delete(d.pending, response.CorrelationData)
+		if response.Error != "" {
+			answer <- fmt.Errorf("%w: %s", ErrRefused, response.Error)
 		} else {
-			response <- nil
+			answer <- nil
 		}
 	}
 }

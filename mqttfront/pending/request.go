@@ -11,22 +11,23 @@ import (
 type Request struct {
 	wire.Request
 	Arrived time.Time // when it was taken from the connection
-	// EstimatedSendTime is the message's deadline, or its arrival time if it has no deadline. If it exceeds that of another copy by more than expiryRounding, the
-	// client sent this copy later. Absorb does not change it.
+	// EstimatedSendTime compares copies of a request: a copy was sent later if it exceeds that of the other by more than expiryRounding. It is the message's
+	// deadline, because a client sends copies with one message expiry, or the arrival time if there is no deadline. Absorb does not change it.
 	EstimatedSendTime time.Time
-	// BrokerReceivedAfter is a moment after which the broker received this copy: the session had delivered everything from before it. It is zero if nothing is known,
-	// for instance for a redelivered message. Absorb does not change it.
+	// BrokerReceivedAfter is a lower bound on when the broker received this copy: where the barrier was when the copy arrived. It is zero if nothing is known, for
+	// instance for a redelivered message. Absorb does not change it.
 	BrokerReceivedAfter time.Time
 	HoldUntil           time.Time // when the request expires, unless its message expires earlier
 	Done                func()    // acknowledges the message to the broker
 	Redelivered         bool      // the DUP flag: the broker may have sent it before
 	Backlog             bool      // received while the ingest session was more than 5 s behind the broker
 	FromPeer            bool      // this node took it from another node's buffer
-	// Relayed is set with FromPeer if the peer had itself taken it from another node: its position there is no evidence of the order.
+	// Relayed is set with FromPeer if the peer, too, took it from another node. Its place in the peer's buffer then shows nothing about the order in which the
+	// client sent its requests.
 	Relayed bool
 
 	copied time.Time // when the last copy arrived, here or at another node, as far as this node knows; zero if there is none
-	// The lock of the Buffer's caller guards the fields below. From Buffer.Add on it also guards those that Absorb, CopyArrived and the roles change:
+	// The lock of the Buffer's caller guards the fields below. From Buffer.Add on it also guards those that Absorb, CopyArrived and package role change:
 	// Deadline, HoldUntil, Command.Lifetime, copied and Done. The other fields above do not change any more.
 	state          State
 	element        *list.Element // in Buffer.order
@@ -34,11 +35,11 @@ type Request struct {
 	proposed       bool          // counts in Buffer.proposals
 	Scan           ScanStage
 	Sequence       uint64   // grows with the place in Buffer.order
-	client         string   // client key on this node, if the peer that sent the request uses another one
+	client         string   // overrides ClientKey if this node knows the client by another key than the peer that sent the request; empty otherwise
 	outcomeIndex   uint64   // index of the log entry with its outcome; 0 while that is not known
-	contradictedBy []string // nodes that were found, in this leadership, to have received the request in another order than this one
-	// awaitsReport says that an earlier leader executed the request. The present one may not know that this node holds it, so its
-	// delivery watermark may pass the outcome unanswered. The request stays until the leader reports it as answered.
+	contradictedBy []string // nodes that, as was found in this leadership, received the request at another place in its client's order than this node
+	// awaitsReport says that an earlier leader executed the request. The present leader may not know that this node holds it, and so may count the outcome as
+	// delivered (publish.Watermark) although no reply was sent. The request stays until the leader reports it as answered.
 	awaitsReport bool
 }
 
@@ -47,9 +48,9 @@ type ScanStage uint8
 
 // The stages.
 const (
-	ScanNone     ScanStage = iota // not a SCAN, or a SCAN that is not under way
-	ScanReads                     // the store has it
-	ScanDelivers                  // the broker does not have its page yet
+	ScanNone       ScanStage = iota // not a SCAN, or a SCAN that is not under way
+	ScanReading                     // the store executes it
+	ScanDelivering                  // its page is being sent to the broker
 )
 
 // LastArrival returns when the request, or its last copy that this node knows of, arrived.
@@ -75,11 +76,11 @@ func (r *Request) Expired(now time.Time) bool {
 // expiryRounding bounds how far deadlines of one message differ between nodes, because brokers round what is left of its expiry to seconds.
 const expiryRounding = 1500 * time.Millisecond
 
-// orderMemory is how long an open request stays in the buffer after it has expired. Its position still orders copies on other
-// nodes. These may expire later: by up to maxLag, if they waited in a socket before they were read, plus rounding.
+// orderMemory is how long an open request stays in the buffer after it has expired. Other nodes may hold copies that expire later: by up to maxLag, for which
+// a copy may have waited in a socket, and the rounding. Until then the request's position is needed to order them.
 const orderMemory = maxLag + expiryRounding
 
-// Forgettable reports whether the request has expired, and is not needed to order other requests.
+// Forgettable reports whether HoldUntil has passed, and the request is not needed to order other ones (orderMemory).
 func (r *Request) Forgettable(now time.Time) bool {
 	if r.IsOpen() && !r.Command.ID.IsZero() {
 		return !now.Before(r.HoldUntil.Add(orderMemory))
@@ -99,7 +100,7 @@ func (r *Request) IsInvalid() bool { return r.UnsupportedVersion != "" || r.Comm
 // keep its place behind a write.
 func (r *Request) NeedsLogEntry() bool { return !r.Read && !r.IsInvalid() }
 
-// UsesDedup reports whether the dedup table keeps the outcome of the request, or of its refusal.
+// UsesDedup reports whether the dedup table keeps the outcome of the request, also if that is a refusal.
 func (r *Request) UsesDedup() bool { return r.NeedsLogEntry() && !r.Command.ID.IsZero() }
 
 // Absorb makes r stand for another copy of the same request as well: r then expires when the later of the two does, and takes over what the other knows of

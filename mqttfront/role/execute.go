@@ -67,7 +67,7 @@ func (l *Leader) executeLocked(r *pending.Request, onArrival bool) {
 	default:
 		r.MarkExecuting(now)
 		if r.Command.Kind == fsm.KindScan {
-			l.load.scans.move(r.ClientKey(), &r.Scan, pending.ScanReads)
+			l.load.scans.move(r.ClientKey(), &r.Scan, pending.ScanReading)
 		}
 	}
 	l.load.add(r)

@@ -71,8 +71,8 @@ func isUnremembered(command *fsm.Command, result *fsm.Result) bool {
 func (l *Leader) appliedLocked(*fsm.EntryOutcome) { l.passUnsentLocked() }
 
 func (l *Leader) readDoneLocked(r *pending.Request, result *fsm.Result) {
-	if r.Scan == pending.ScanReads {
-		l.load.scans.move(r.ClientKey(), &r.Scan, pending.ScanDelivers)
+	if r.Scan == pending.ScanReading {
+		l.load.scans.move(r.ClientKey(), &r.Scan, pending.ScanDelivering)
 	}
 	l.answerLocked(r, 0, result)
 }

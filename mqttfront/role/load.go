@@ -96,7 +96,7 @@ func (s *scans) move(client string, stage *pending.ScanStage, to pending.ScanSta
 }
 
 func (c *scanCount) add(stage pending.ScanStage, n int) {
-	if stage == pending.ScanReads {
+	if stage == pending.ScanReading {
 		c.reading += n
 	}
 	if stage != pending.ScanNone {

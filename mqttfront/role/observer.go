@@ -7,9 +7,10 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// The methods below implement cluster.Observer for Front.
+// The methods below implement what cluster.Observer asks of the front end.
 
-// Applied implements the store's observer.
+// Applied passes an applied log entry to the role: the changes of watched keys and the outcomes of commands, in the order of the entry. The notifications of a
+// command's changes come before its reply.
 func (d *Dispatcher) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -31,7 +32,7 @@ func (d *Dispatcher) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	d.role.appliedLocked(outcome)
 }
 
-// appliedCommandLocked takes up the outcome of one command.
+// appliedCommandLocked passes the outcome of one command to the role, and records how its request ended.
 func (d *Dispatcher) appliedCommandLocked(outcome *fsm.EntryOutcome, i int, tags []any) {
 	d.updateLogStateLocked(outcome, &outcome.Commands[i])
 	if tags != nil && tags[i] != nil {
@@ -40,8 +41,8 @@ func (d *Dispatcher) appliedCommandLocked(outcome *fsm.EntryOutcome, i int, tags
 	d.recordEndLocked(outcome, i, d.role.expectsCopiesLocked())
 }
 
-// Restored implements the store's observer: a snapshot has replaced the state, which may have outcomes of held requests that Applied did not report. If
-// the leader has changed, an earlier leader may have executed requests whose replies this node does not know to be published.
+// Restored is called when a snapshot has replaced the state. It may have outcomes of requests that this node still holds, of which Applied was not called. If
+// the leader has changed, an earlier leader may have executed requests without publishing their replies, and this node cannot tell which.
 func (d *Dispatcher) Restored(status fsm.Status) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -56,15 +57,15 @@ func (d *Dispatcher) Restored(status fsm.Status) {
 	}
 }
 
-// ReadDone implements the store's observer.
+// ReadDone passes the result of a GET or a SCAN to the role.
 func (d *Dispatcher) ReadDone(tag any, _ uint64, result fsm.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.role.readDoneLocked(tag.(*pending.Request), &result)
 }
 
-// Failed implements the store's observer. unknown says that the command may have taken effect, or still may. No client is told: the request waits for the next
-// leadership. If unknown is true, a write without an identity must never be proposed again. It is dropped unanswered.
+// Failed is called for a command that has no result. unknown says that it may have taken effect, or still may. Its client gets no reply: the request waits
+// until a node leads again. If unknown is true, a write that the dedup table cannot find, because it has no id, must not be proposed again: it is dropped.
 func (d *Dispatcher) Failed(tag any, unknown bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,7 +77,8 @@ func (d *Dispatcher) Failed(tag any, unknown bool) {
 	}
 }
 
-// Held returns a page of this node's pending requests from a cursor that begins at 0, and the next cursor, 0 at the end. See pending.Buffer.Page.
+// Held returns a page of the requests that this node has held for at least age, from a cursor that begins at 0, and the next cursor, 0 at the end. See
+// pending.Buffer.Page.
 func (d *Dispatcher) Held(cursor uint64, age time.Duration) (page []byte, next uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -30,7 +30,7 @@ func parsePayload(payload []byte, command *fsm.Command, operation bool) {
 	if first == fsm.NoError {
 		return
 	}
-	command.Condition, command.ExpectedVersion, command.Pattern = fsm.Always, hlc.Timestamp{}, false // what options before the error have set
+	command.Condition, command.ExpectedVersion, command.Pattern = fsm.Always, hlc.Timestamp{}, false // undoes what the options before the error have set
 	folded := *command
 	switch second := lenient.parse(&request, &folded); second {
 	case first:
@@ -64,7 +64,7 @@ func (g grammar) is(argument []byte, word string) bool {
 	return true
 }
 
-// verb returns the kind of a request, and the least and the most arguments that it may have, with the verb. kind is 0 for an unknown verb.
+// verb returns the kind of a request, and the minimum and maximum number of its arguments, the verb included. kind is 0 for an unknown verb.
 func (g grammar) verb(request *resp.Request) (kind fsm.Kind, least, most int) {
 	arguments := request.Arguments()
 	word := arguments[0]
@@ -156,8 +156,8 @@ func parseOperations(request *resp.Request, command *fsm.Command) {
 	}
 }
 
-// parseScan reads a pattern and, if there is one, a continuation token. The state machine checks the token. If parseScan did, the error of an invalid
-// token could get into the log in a KindInvalid, and earlier versions do not know that error.
+// parseScan reads a pattern and, if there is one, a continuation token. The state machine checks the token. If parseScan did, an invalid token would
+// become a KindInvalid, which may get into the log with an error code that older builds cannot read.
 func parseScan(arguments [][]byte, command *fsm.Command) fsm.ErrorCode {
 	command.Kind, command.Value = fsm.KindScan, nil
 	if !parsePattern(arguments[0], command) {
