@@ -101,6 +101,35 @@ func TestConnectionIsSilentOnlyIfNothingArrives(t *testing.T) {
 	}
 }
 
+// A call that is given up at once does not end the connection for other calls, however long nothing has arrived on it.
+func TestBriefCallEndsNoIdleConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		client := &callClient{env: &callEnvironment{
+			dial: func(raft.ServerID, string) (net.Conn, error) { return here, nil }, start: func(work func()) { go work() },
+			patience: time.Second, onSilent: func(raft.ServerAddress) { t.Error("the member counts as silent") },
+		}}
+		go func() { _, _ = io.Copy(io.Discard, there) }()
+		long := make(chan error, 1)
+		go func() {
+			_, err := client.call(t.Context(), peer.MethodHash, nil)
+			long <- err
+		}()
+		time.Sleep(time.Hour)
+		brief, stop := context.WithTimeout(t.Context(), time.Millisecond)
+		defer stop()
+		if _, err := client.call(brief, peer.MethodHash, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the brief call: %v", err)
+		}
+		_ = writeFrame(there, codeAnswer, 1, nil)
+		if err := <-long; err != nil {
+			t.Errorf("the long call: %v", err)
+		}
+		client.close()
+	})
+}
+
 // A connection of raft's on which nothing was sent yet is not silent: raft has just dialled it.
 func TestNewConnectionIsNotSilent(t *testing.T) {
 	here, there := net.Pipe()
