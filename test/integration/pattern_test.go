@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"holdfast/internal/testwait"
+	"holdfast/internal/topics"
 	"holdfast/resp"
 )
 
@@ -19,7 +20,7 @@ func TestPatternWatchNotifiesByteForByte(t *testing.T) {
 		set := func(key, value string) string {
 			p.publish(request{payload: array("SET", key, value), properties: ts})
 			n := p.receive()
-			if n.Topic == notifyPrefix+"7061747465726E73/command/notify/"+strings.ToUpper(hex.EncodeToString([]byte(key))) {
+			if n.Topic == topics.Notifications+"7061747465726E73/command/notify/"+strings.ToUpper(hex.EncodeToString([]byte(key))) {
 				checkNotification(t, key, n)
 				payload := string(n.Payload)
 				must(t, p.receive(), "+OK\r\n")

@@ -10,15 +10,14 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"holdfast/internal/testwait"
+	"holdfast/internal/topics"
 )
-
-const notifyPrefix = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/"
 
 // Each kind of change is notified byte for byte as docs/protocol.md says (Watching), and before the reply to the change.
 func TestNotificationsOfEveryKindOfChange(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "me", true)
-		topic := notifyPrefix + "6D65/command/notify/6B00FF"
+		topic := topics.Notifications + "6D65/command/notify/6B00FF"
 		key := "k\x00\xff"
 		must(t, p.call(request{payload: array("KEYNOTIFY", key)}), "+OK\r\n")
 
@@ -164,12 +163,12 @@ func TestNoSubscriberEndsTheWatch(t *testing.T) {
 	must(t, p.call(request{payload: array("KEYNOTIFY", "k")}), "+OK\r\n")
 	set := request{payload: array("SET", "k", "v"), properties: []string{"__ts", now()}}
 	must(t, p.call(set), "+OK\r\n")
-	p.subscribe(notifyPrefix + "#")
+	p.subscribe(topics.Notifications + "#")
 	p.publish(set)
 	must(t, p.receive(), "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n") // a young watch goes on
 	must(t, p.receive(), "+OK\r\n")
 	ctx := t.Context()
-	if _, err := p.client.Unsubscribe(ctx, &paho.Unsubscribe{Topics: []string{notifyPrefix + "#"}}); err != nil {
+	if _, err := p.client.Unsubscribe(ctx, &paho.Unsubscribe{Topics: []string{topics.Notifications + "#"}}); err != nil {
 		t.Fatal(err)
 	}
 	must(t, p.call(request{payload: array("KEYNOTIFY", "[k]", "GLOB")}), "+OK\r\n")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"holdfast/internal/topics"
 	"holdfast/test/sim/schedule"
 	"holdfast/test/workload"
 )
@@ -147,7 +148,7 @@ func (c *client) uplink() {
 			if o.attachment == nil || o.attachment != c.connection() {
 				continue
 			}
-			m := message{topic: workload.InvokeTopic, payload: o.publication.Payload, properties: c.stamp(o.publication.Properties)}
+			m := message{topic: topics.Invoke, payload: o.publication.Payload, properties: c.stamp(o.publication.Properties)}
 			if m.properties.MessageExpiry != nil {
 				m.expires = time.Now().Add(time.Duration(*m.properties.MessageExpiry) * time.Second)
 			}

@@ -11,18 +11,12 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"holdfast/hlc"
+	"holdfast/internal/topics"
 	"holdfast/resp"
 	"holdfast/test/history"
 )
 
-// The topics of the protocol.
-const (
-	serviceID    = "FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
-	InvokeTopic  = "statestore/v1/" + serviceID + "/command/invoke"
-	notifyPrefix = "clients/statestore/v1/" + serviceID + "/"
-)
-
-// Client is one client of the store. Begin, Do, Await, Probe and ReadAll are for one goroutine at a time. Take and Publication.Reached may run in others
+// Client is one client of the store. Begin, Do, Await, Probe and ReadAll are for one goroutine at a time. Receive and Publication.Reached may run in others
 // at the same time.
 type Client struct {
 	ID   string
@@ -85,7 +79,7 @@ func (c *Client) ResponseTopic() string {
 
 // NotifyFilter is the filter of the topics on which the client is told of changes.
 func (c *Client) NotifyFilter() string {
-	return notifyPrefix + strings.ToUpper(hex.EncodeToString([]byte(c.ID))) + "/command/notify/+"
+	return topics.NotificationPrefix(c.ID) + "+"
 }
 
 // Receive records a message that came from the broker: a reply or a notification.
@@ -99,7 +93,7 @@ func (c *Client) Receive(topic string, payload []byte, properties *packets.Prope
 	if ahead := version.Wall - time.Now().UnixMilli(); ahead > 60_000 {
 		c.load.History.AddAhead("%s got %s, which is %d ms ahead of the world", c.ID, version, ahead)
 	}
-	if rest, ok := strings.CutPrefix(topic, notifyPrefix); ok {
+	if rest, ok := strings.CutPrefix(topic, topics.Notifications); ok {
 		c.receiveNotification(rest, topic, payload, version)
 		return
 	}

@@ -2,15 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"holdfast/internal/topics"
 	"holdfast/resp"
-	"holdfast/test/workload"
 )
 
 // Clients that behave badly. Nothing of what they do is in the history: the other clients must not notice them.
@@ -20,7 +19,7 @@ func bad(ctx context.Context, kind, broker string) error {
 	id := fmt.Sprintf("bad-%s-%d", kind, time.Now().UnixNano())
 	responses := "clients/" + id + "/responses"
 	c, _, err := dial(broker, id, false, []string{
-		responses, "clients/statestore/v1/" + serviceID() + "/" + strings.ToUpper(hex.EncodeToString([]byte(id))) + "/command/notify/#",
+		responses, topics.NotificationPrefix(id) + "#",
 	})
 	if err != nil {
 		return err
@@ -41,8 +40,6 @@ func bad(ctx context.Context, kind, broker string) error {
 	}
 }
 
-func serviceID() string { return strings.Split(workload.InvokeTopic, "/")[2] }
-
 type badClient struct {
 	*connection
 	id, responses string
@@ -60,7 +57,7 @@ func (b *badClient) send(as string, arguments ...string) error {
 			{Key: "__protVer", Value: "1.0"},
 		},
 	}
-	return b.publish(workload.InvokeTopic, resp.AppendArray(nil, arguments...), properties, func() {})
+	return b.publish(topics.Invoke, resp.AppendArray(nil, arguments...), properties, func() {})
 }
 
 // flood sends as fast as the broker takes it.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"holdfast/internal/topics"
 	"holdfast/test/workload"
 )
 
@@ -93,7 +94,7 @@ func (l *link) carry(c *connection) {
 			ended = true
 		case p := <-l.out:
 			// Only the PUBACK shows that the broker has it.
-			ended = c.publish(workload.InvokeTopic, p.Payload, p.Properties, func() { p.Reached([]string{"broker"}) }) != nil
+			ended = c.publish(topics.Invoke, p.Payload, p.Properties, func() { p.Reached([]string{"broker"}) }) != nil
 		}
 	}
 	c.end()
