@@ -97,7 +97,7 @@ func startStore() (stop func(), err error) {
 			}
 		}
 	}
-	for deadline := time.Now().Add(20 * time.Second); running.Ready() != nil || !running.Front.Serving(); {
+	for deadline := time.Now().Add(20 * time.Second); running.Ready() != nil || !running.Front.Accepting(); {
 		if time.Now().After(deadline) {
 			return nil, fmt.Errorf("the store is not ready: %w", running.Ready())
 		}

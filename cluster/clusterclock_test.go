@@ -110,7 +110,7 @@ func TestLogDecidesBetweenTwoClocks(t *testing.T) {
 }
 
 // † A leader's wall clock that is set while it polls the others does not move the cluster clock.
-func TestClockThatIsSetDuringAPoll(t *testing.T) {
+func TestClockThatIsSetDuringAPollMovesNothing(t *testing.T) {
 	const hour = 3_600_000
 	wall := int64(100_000)
 	own := Clock{Wall: func() int64 { return wall }, Monotonic: func() time.Duration { return time.Second }}

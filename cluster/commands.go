@@ -23,7 +23,10 @@ type leadership struct {
 type commandRouter struct {
 	leadership atomic.Pointer[leadership]       // accepts proposals and reads; nil until its LeaderStart (its first entry) is applied, and after Serve returns
 	proposer   atomic.Pointer[propose.Proposer] // remains after Serve returns, until the leadership's work has ended: entries may still be in flight
-	observer   Observer
+	observer   interface {
+		Applied(outcome *fsm.EntryOutcome, tags []any)
+		Failed(tag any, unknown bool)
+	}
 	// confirmTerm returns nil when this node was the leader of the term at some moment after the call.
 	confirmTerm func(ctx context.Context, term uint64) error
 }

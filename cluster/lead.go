@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -20,8 +21,13 @@ import (
 
 // leaderLoop runs a leadership for each term in which this node is the raft leader.
 type leaderLoop struct {
-	env       Environment
-	observer  Observer
+	clock     *clusterClock
+	monotonic func() time.Duration // of this process
+	random    func() uint64
+	metrics   *Metrics
+	logger    *slog.Logger
+	serveTerm func(ctx context.Context, term uint64) error   // Observer.Serve
+	readDone  func(tag any, index uint64, result fsm.Result) // Observer.ReadDone
 	proposals propose.Config
 	raft      *raft.Raft
 	state     *replica.Replica
@@ -29,7 +35,6 @@ type leaderLoop struct {
 	commands  *commandRouter
 	log       *raftlog.CheckedLog
 	peers     *peer.Statuses
-	clock     *clusterClock
 	// prepare are the functions that must succeed, in this order, before Observer.Serve is called. An error ends the leadership.
 	prepare []func(ctx context.Context) error
 	// duties run from the start of the leadership to its end, also during prepare. An error ends the leadership; nil does not.
@@ -41,16 +46,16 @@ type leaderLoop struct {
 func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, startClusterTime int64) *leadership {
 	reads := readindex.Environment{
 		CommitIndex: l.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
-		State: l.state.StatusAndChange, View: l.state.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
-		ObserveReadIndex: l.env.Metrics.observeReadIndex,
+		State: l.state.StatusAndChange, View: l.state.View, Done: l.readDone, Failed: func(tag any) { l.commands.failed(tag, false) },
+		ObserveReadIndex: l.metrics.observeReadIndex,
 	}
 	scans := reads
 	scans.OneByOne = true
 	return &leadership{
 		term: term,
 		proposer: propose.New(l.proposals, propose.Environment{
-			Submit: l.submit, Status: l.state.Status, Failed: l.commands.failed, Monotonic: l.env.Clock.Monotonic, ClusterClock: l.clock.now,
-			StorageLow: func() bool { return l.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.env.Metrics.observeEntry, Log: l.env.Log,
+			Submit: l.submit, Status: l.state.Status, Failed: l.commands.failed, Monotonic: l.monotonic, ClusterClock: l.clock.now,
+			StorageLow: func() bool { return l.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.metrics.observeEntry, Log: l.logger,
 		}, propose.Leadership{Term: term, StartMonotonic: startMonotonic, StartClusterTime: startClusterTime}),
 		reader: readindex.New(reads), scanner: readindex.New(scans),
 	}
@@ -74,9 +79,9 @@ func (l *leaderLoop) run(ctx context.Context) {
 		} else if began, err := l.lead(ctx); err != nil && ctx.Err() == nil && (began || err.Error() != lastReason) {
 			lastReason = err.Error()
 			if began {
-				l.env.Log.Warn("leadership ended", "reason", err)
+				l.logger.Warn("leadership ended", "reason", err)
 			} else {
-				l.env.Log.Warn("could not begin to lead", "reason", err)
+				l.logger.Warn("could not begin to lead", "reason", err)
 			}
 		}
 		select {
@@ -93,7 +98,7 @@ var errLeadershipLost = errors.New("this node is no longer the raft leader of th
 
 // lead runs one leadership from its LeaderStart to its end. began says that its LeaderStart was applied, and was the newest one in the state after that.
 func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
-	nonce := l.env.Random()
+	nonce := l.random()
 	startEntry := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.state.Status().Version)}}}
 	future := l.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &startEntry)}, 0)
 	if err := future.Error(); err != nil {
@@ -107,13 +112,13 @@ func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	if status.LeaderNonce != nonce {
 		return false, errLeadershipLost
 	}
-	start := l.env.Clock.Monotonic()
+	start := l.monotonic()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	current := l.newLeadership(outcome.Term, start, status.Now)
-	l.env.Log.Info("leading", "term", current.term)
-	l.env.Metrics.setLeading(true)
-	defer l.env.Metrics.setLeading(false)
+	l.logger.Info("leading", "term", current.term)
+	l.metrics.setLeading(true)
+	defer l.metrics.setLeading(false)
 
 	l.commands.begin(current)
 	defer l.commands.end(current)
@@ -140,7 +145,7 @@ func (l *leaderLoop) serve(ctx context.Context, current *leadership) error {
 			return err
 		}
 	}
-	err := l.observer.Serve(ctx, current.term)
+	err := l.serveTerm(ctx, current.term)
 	l.commands.stopAccepting(current)
 	if err == nil {
 		if err = context.Cause(ctx); err == nil {

@@ -64,7 +64,7 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 
 // A snapshot succeeds right after a membership change. Raft refuses one while the newest configuration is not applied. It counts as applied, because raft
 // gives configurations, too, to a raft.BatchingFSM.
-func TestSnapshotRightAfterAMembershipChange(t *testing.T) {
+func TestSnapshotSucceedsRightAfterAMembershipChange(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
 	testwait.Until(t, "the version is in force", func() bool { return n.Status().State.Version == fsm.Version })

@@ -14,6 +14,7 @@ import (
 	"holdfast/cluster/raftfix"
 	"holdfast/cluster/raftlog"
 	"holdfast/cluster/replica"
+	"holdfast/fsm"
 )
 
 // Open starts a member. It may call the observer's methods before it returns. The node closes the stores and the transport, also if Open fails.
@@ -39,7 +40,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	n.commands = &commandRouter{observer: observer, confirmTerm: confirmer.confirm}
 	ctx, stop := context.WithCancel(context.Background())
 	n.lifecycle.stop = stop
-	raftLog, snapshots, err := n.openRaft(ctx, config)
+	raftLog, snapshots, err := n.openRaft(ctx, config, observer.Restored)
 	if err != nil {
 		stop()
 		return err
@@ -66,7 +67,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	n.broadcaster = &broadcaster{id: config.ID, servers: n.self.servers, client: n.env.Client, observer: observer, log: n.env.Log}
 	n.verifier = &verifier{id: config.ID, servers: n.self.servers, client: n.env.Client, state: n.replica, execute: n.commands.executeAt}
 	n.snapshots = &Snapshots{
-		state: n.replica, take: func() error { return n.self.raft.Snapshot().Error() }, minBytes: config.SnapshotBytes, newestBytes: snapshots.NewestBytes,
+		state: n.replica, snapshot: func() error { return n.self.raft.Snapshot().Error() }, minBytes: config.SnapshotBytes, newestBytes: snapshots.NewestBytes,
 		metrics: n.env.Metrics, log: n.env.Log, members: n.members, execute: n.commands.execute, random: n.env.Random,
 	}
 	maintenance := &maintenance{
@@ -74,7 +75,8 @@ func (n *Node) start(config Config, observer Observer) error {
 		execute: n.commands.execute, peers: peers, members: n.members, log: n.env.Log,
 	}
 	leading := &leaderLoop{
-		env: n.env, observer: observer, proposals: config.Proposals, raft: n.self.raft, state: n.replica, diskLow: n.self.diskLow,
+		monotonic: n.env.Clock.Monotonic, random: n.env.Random, metrics: n.env.Metrics, logger: n.env.Log, serveTerm: observer.Serve, readDone: observer.ReadDone,
+		proposals: config.Proposals, raft: n.self.raft, state: n.replica, diskLow: n.self.diskLow,
 		commands: n.commands, log: raftLog, peers: peers, clock: n.clock,
 		prepare: []func(context.Context) error{n.memberWatch.waitForClockQuorum, n.offerer.Prepare},
 		duties:  []func(context.Context) error{maintenance.run, n.autopilot.run},
@@ -88,7 +90,7 @@ func (n *Node) start(config Config, observer Observer) error {
 
 // openRaft starts raft with the stores and the transport. It bootstraps the cluster if config.Members is set and the stores are empty. The context is that of
 // the node's work: after its end, the replica writes snapshots without pauses.
-func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog, *raftlog.SnapshotStore, error) {
+func (n *Node) openRaft(ctx context.Context, config Config, restored func(fsm.Status)) (*raftlog.CheckedLog, *raftlog.SnapshotStore, error) {
 	exit := func(err error) { // Environment.Exit returns in tests: the replica must not apply entries after that, so it is halted first
 		n.replica.Halt()
 		n.env.Exit(err)
@@ -96,10 +98,10 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 	guard := raftlog.Guard{Deadline: config.Timing.DiskDeadline, Exit: exit, ObserveCall: n.env.Metrics.observeStoreCall}
 	raftLog := raftlog.NewCheckedLog(n.env.Stores.Log, guard, config.CacheBytes)
 	n.replica = replica.New(replica.Environment{
-		Applied: n.commands.applied, Restored: n.commands.observer.Restored, ObserveApply: n.env.Metrics.observeApply, WallAdvanced: n.clock.observeLogWall, Exit: n.env.Exit,
+		Applied: n.commands.applied, Restored: restored, ObserveApply: n.env.Metrics.observeApply, WallAdvanced: n.clock.observeLogWall, Exit: n.env.Exit,
 		Monotonic: n.env.Clock.Monotonic,
-		Pause: func(d time.Duration) {
-			if n.replica.BytesSinceSnapshot() >= 2*maxLogFactor*config.SnapshotBytes {
+		Pause: func(d time.Duration, bytesSinceSnapshot int64) {
+			if bytesSinceSnapshot >= 2*maxLogFactor*config.SnapshotBytes {
 				return // the log has grown to twice the largest size at which a snapshot is due, so this snapshot must end soon
 			}
 			select {

@@ -18,7 +18,7 @@ import (
 // Snapshots takes, saves and restores snapshots of the state. It is safe for concurrent use.
 type Snapshots struct {
 	state       *replica.Replica
-	take        func() error // has raft take a snapshot and compact the log; returns when both are done
+	snapshot    func() error // has raft take a snapshot and compact the log; returns when both are done
 	minBytes    int64        // the least bytes of log entries that are applied before a snapshot is taken
 	newestBytes func() int64 // the size of the newest snapshot
 	metrics     *Metrics
@@ -71,7 +71,7 @@ func logBeforeSnapshot(minBytes, newestBytes int64) int64 {
 // Create writes a snapshot into the snapshot store and compacts the log up to it, but keeps the newest Config.TrailingEntries entries. It waits for both.
 func (s *Snapshots) Create() error {
 	start := time.Now()
-	err := s.take()
+	err := s.snapshot()
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
 		return nil // nothing was applied since the start
 	}

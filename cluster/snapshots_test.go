@@ -44,7 +44,7 @@ func TestLogFromBeforeARestartCountsForTheSnapshot(t *testing.T) {
 	}
 }
 
-func TestSnapshotByLogSize(t *testing.T) {
+func TestSnapshotIsTakenByLogSize(t *testing.T) {
 	stores := memoryStores()
 	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, func(c *Config, _ *Environment) { c.SnapshotBytes, c.TrailingEntries = 10_000, 1 })
 	n := leader(t, m)

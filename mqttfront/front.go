@@ -135,8 +135,8 @@ func (f *Front) DisconnectFeedErr() error {
 // Mirror returns the publisher of the mirrors: keys whose values the leader publishes as retained messages.
 func (f *Front) Mirror() *mirror.Mirror { return f.mirror }
 
-// Serving reports whether this node leads and already proposes new requests on arrival.
-func (f *Front) Serving() bool { return f.dispatcher.Serving() }
+// Accepting reports whether this node leads and already proposes new requests on arrival.
+func (f *Front) Accepting() bool { return f.dispatcher.Accepting() }
 
 // Drain stops admitting requests, and waits until the executing ones are answered or the context ends. Later messages are not
 // acknowledged, so the broker delivers them again.

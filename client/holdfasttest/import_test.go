@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -39,17 +40,33 @@ func TestAnotherModuleImportsThis(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "press_test.go"), []byte(outside), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, arguments := range [][]string{
-		{"mod", "init", "plant.example/press"},
-		{"mod", "edit", "-require", "holdfast@v0.0.0", "-replace", "holdfast=" + root},
-		{"mod", "tidy"},
-		{"test", "./..."},
-	} {
-		command := exec.CommandContext(t.Context(), "go", arguments...)
+	commands := append([]string{"go mod init plant.example/press"}, importCommands(t, root)...)
+	for _, line := range append(commands, "go test ./...") {
+		arguments := strings.Fields(line)
+		command := exec.CommandContext(t.Context(), arguments[0], arguments[1:]...)
 		command.Dir = folder
 		command.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 		if out, err := command.CombinedOutput(); err != nil {
-			t.Fatalf("go %v: %v\n%s", arguments, err, out)
+			t.Fatalf("%s: %v\n%s", line, err, out)
 		}
 	}
+}
+
+// importCommands returns the commands of the README by which another module imports this one, for a clone in the folder root.
+func importCommands(t *testing.T, root string) []string {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands []string
+	for line := range strings.Lines(string(readme)) {
+		if command, found := strings.CutPrefix(line, "    go mod "); found {
+			commands = append(commands, "go mod "+strings.ReplaceAll(command, "/path/to/holdfast", root))
+		}
+	}
+	if len(commands) != 2 {
+		t.Fatalf("the README has the commands %q", commands)
+	}
+	return commands
 }

@@ -182,9 +182,11 @@ func TestOfferGoesByWayOfTheLeader(t *testing.T) {
 	}
 	other := fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindAdvance}}})
 	for _, request := range [][]byte{other, []byte("x"), wanted.encode(allParts + 1)} {
-		if err := New(wanted, f.env()).Handle(t.Context(), request); !errors.Is(err, peer.ErrRefused) {
-			t.Errorf("%q is no offer: %v", request, err)
-		}
+		t.Run(fmt.Sprintf("%q", request), func(t *testing.T) {
+			if err := New(wanted, f.env()).Handle(t.Context(), request); !errors.Is(err, peer.ErrRefused) {
+				t.Errorf("%q is no offer: %v", request, err)
+			}
+		})
 	}
 }
 
@@ -221,7 +223,7 @@ func TestMirrorsComeWithTheirVersion(t *testing.T) {
 }
 
 // Mirrors that are added, changed and removed on a node that does not lead are each offered to the leader.
-func TestMirrorsOfANodeThatDoesNotLead(t *testing.T) {
+func TestFollowersMirrorsAreOfferedToTheLeader(t *testing.T) {
 	f := &fake{version: fsm.Version, serving: true}
 	mustOffer(t, New(withKeys(5), f.env()))
 	f.serving = false

@@ -140,7 +140,7 @@ func TestErrorsKeepTheirKindOnTheWay(t *testing.T) {
 }
 
 // The name of a node is the part of its raft id before the last dot. Names with numbers at the end are ordered by the numbers.
-func TestNamesOfNodesAndTheirOrder(t *testing.T) {
+func TestNodeNamesAreOrderedByTheirNumbers(t *testing.T) {
 	for id, want := range map[raft.ServerID]string{"n1.0f": "n1", "a.b.0f": "a.b", "n1": "n1"} {
 		t.Run(string(id), func(t *testing.T) {
 			if got := NodeName(id); got != want {

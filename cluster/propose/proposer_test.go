@@ -334,7 +334,7 @@ func TestMarkThatMovesAroundAnEntryGoesOutInTime(t *testing.T) {
 }
 
 // A state machine that has halted, and one that skips an entry, end the leadership's proposals, each with its own reason.
-func TestReasonOfAnEntryWithoutAnOutcome(t *testing.T) {
+func TestEntryWithoutAnOutcomeEndsProposalsWithItsReason(t *testing.T) {
 	halted := errors.New("halted")
 	for name, want := range map[string]error{"the state machine has halted": halted, "it skipped the entry": ErrSkipped} {
 		t.Run(name, func(t *testing.T) {

@@ -328,7 +328,7 @@ func TestDataFolderMayHaveAnyName(t *testing.T) {
 }
 
 // A WAL of large entries takes little memory, although raft-wal keeps a buffer of up to twice the largest append for each segment.
-func TestMemoryOfAWALWithLargeEntries(t *testing.T) {
+func TestWALWithLargeEntriesTakesLittleMemory(t *testing.T) {
 	stores := openStores(t, t.TempDir(), WAL)
 	const batches, batch, size = 8, 8, 4 << 20
 	data := make([]byte, size)

@@ -140,7 +140,7 @@ func TestLastEntryMayBeInTheSnapshot(t *testing.T) {
 
 // ConvertLog copies only the entries after the gap that raft leaves in boltdb when it installs a snapshot. It fails if the folder already has a log of the
 // new kind that is older than the other one.
-func TestConvertLogWithAGapAndWithTwoLogs(t *testing.T) {
+func TestConvertLogSkipsAGapAndRefusesTwoLogs(t *testing.T) {
 	dir := t.TempDir()
 	stores := openStores(t, dir, BoltDB)
 	if err := errors.Join(stores.Log.StoreLogs(entries(1, 5)), stores.Log.StoreLogs(entries(35, 40)), stores.Close()); err != nil {
@@ -227,10 +227,12 @@ func TestOlderSnapshotIsGivenUp(t *testing.T) {
 	if err := slow.Close(); !errors.Is(err, ErrOlderSnapshot) {
 		t.Errorf("%v", err)
 	}
-	for upTo, want := range map[uint64]uint64{100: 40, 40: 40, 39: 30, 30: 30, 29: 0} { // keys are the arguments of Newest; two snapshots are retained
-		if index, _ := store.Newest(upTo); index != want {
-			t.Errorf("the newest up to %d is %d, want %d", upTo, index, want)
-		}
+	for upTo, want := range map[uint64]uint64{100: 40, 40: 40, 39: 30, 30: 30, 29: 0} {
+		t.Run(fmt.Sprintf("up to %d", upTo), func(t *testing.T) { // keys are the arguments of Newest; two snapshots are retained
+			if index, _ := store.Newest(upTo); index != want {
+				t.Errorf("the newest up to %d is %d, want %d", upTo, index, want)
+			}
+		})
 	}
 	if !slices.Equal(sizes, []int64{10, 20, 30, 40}) {
 		t.Errorf("told of %d", sizes)

@@ -27,8 +27,9 @@ type Environment struct {
 	WallAdvanced func(wall int64)
 	// Monotonic is a clock that never goes back: the time since any fixed moment.
 	Monotonic func() time.Duration
-	// Pause waits for a duration between two writes of a snapshot. It returns early when the node stops.
-	Pause func(time.Duration)
+	// Pause waits for a duration between two writes of a snapshot. It returns early when the node stops, or if so many bytes of log were applied since the last
+	// snapshot that this one must end soon.
+	Pause func(d time.Duration, bytesSinceSnapshot int64)
 	// Exit ends the process: the state cannot be trusted any more. It may return, in a simulation.
 	Exit func(error)
 }
@@ -129,7 +130,7 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 		return nil, ErrHalted
 	}
 	pace := func(w io.Writer) io.Writer {
-		return &pacedWriter{w: w, now: r.env.Monotonic, pause: r.env.Pause, began: r.env.Monotonic()}
+		return &pacedWriter{w: w, now: r.env.Monotonic, pause: func(d time.Duration) { r.env.Pause(d, r.BytesSinceSnapshot()) }, began: r.env.Monotonic()}
 	}
 	return RaftSnapshot(r.Capture(), pace, r.bytes.beginSnapshot()), nil
 }

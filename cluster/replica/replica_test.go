@@ -25,7 +25,7 @@ func (r *recorder) env() Environment {
 		Applied: func(o *fsm.EntryOutcome) { r.outcomes = append(r.outcomes, o) }, ObserveApply: func(*fsm.EntryOutcome, time.Duration) {},
 		Restored:     func(fsm.Status) { r.restores++ },
 		WallAdvanced: func(wall int64) { r.walls = append(r.walls, wall) }, Exit: func(err error) { r.exits = append(r.exits, err) },
-		Monotonic: func() time.Duration { return 0 }, Pause: func(time.Duration) {},
+		Monotonic: func() time.Duration { return 0 }, Pause: func(time.Duration, int64) {},
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // A change is of unknown outcome only if it may have reached a node.
-func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
+func TestChangeIsOfUnknownOutcomeOnlyIfItMayHaveReachedANode(t *testing.T) {
 	hangsUp := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer hangsUp.Close()
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Bad Gateway", http.StatusBadGateway) }))

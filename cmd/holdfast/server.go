@@ -188,9 +188,9 @@ func (s *healthSource) ready() error {
 	return errors.New("cluster: this node has not started yet")
 }
 
-func (s *healthSource) notes() []string {
+func (s *healthSource) warnings() []string {
 	if running := s.running.Load(); running != nil {
-		return running.Notes()
+		return running.Warnings()
 	}
 	return nil
 }
@@ -296,7 +296,7 @@ func listenHealth(s *settings.Settings, source *healthSource, metrics prometheus
 	if s.Health.Listen == "" {
 		return nil, nil
 	}
-	server, err := httpapi.Listen(s.Health.Listen, httpapi.Health(source.ready, source.notes, metrics), nil, log)
+	server, err := httpapi.Listen(s.Health.Listen, httpapi.Health(source.ready, source.warnings, metrics), nil, log)
 	if err != nil {
 		return nil, err
 	}
@@ -308,7 +308,7 @@ func listenHealth(s *settings.Settings, source *healthSource, metrics prometheus
 // that it has started: the caller closes them.
 func listenAdmin(s *settings.Settings, running *node.Node, memberLinks *links, log *slog.Logger) ([]*httpapi.Server, error) {
 	handler := httpapi.Admin(httpapi.AdminConfig{
-		Name: s.Node.ID, Node: running.Cluster, Ready: running.Ready, Notes: running.Notes, Dial: memberLinks.dialHTTP, Pprof: s.Admin.Pprof, Log: log,
+		Name: s.Node.ID, Node: running.Cluster, Ready: running.Ready, Notes: running.Warnings, Dial: memberLinks.dialHTTP, Pprof: s.Admin.Pprof, Log: log,
 		Metrics: running.Registry(), Version: version, Mirrors: running.Front.Mirror(),
 	})
 	servers := []*httpapi.Server{httpapi.Serve(memberLinks.http, handler, log)}

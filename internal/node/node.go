@@ -192,8 +192,8 @@ func (n *Node) Ready() error {
 	return errors.Join(faults...)
 }
 
-// Notes returns the problems of the node that do not keep it from being ready.
-func (n *Node) Notes() (notes []string) {
+// Warnings returns the problems of the node that do not keep it from being ready.
+func (n *Node) Warnings() (notes []string) {
 	if _, err := n.Cluster.ClockOffset(); err != nil {
 		notes = append(notes, err.Error())
 	}

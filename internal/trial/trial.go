@@ -133,7 +133,7 @@ func (c *Cluster) start() (err error) {
 		}
 	}
 	if config.Health != "" {
-		c.health, err = httpapi.Listen(config.Health, httpapi.Health(first.Ready, first.Notes, first.Registry()), nil, config.Log)
+		c.health, err = httpapi.Listen(config.Health, httpapi.Health(first.Ready, first.Warnings, first.Registry()), nil, config.Log)
 	}
 	return err
 }
@@ -205,7 +205,7 @@ func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, ide
 	}
 	c.nodes = append(c.nodes, started)
 	handler := httpapi.Admin(httpapi.AdminConfig{
-		Name: name, Node: started.Cluster, Ready: started.Ready, Notes: started.Notes, Dial: network.DialHTTP, Log: log,
+		Name: name, Node: started.Cluster, Ready: started.Ready, Notes: started.Warnings, Dial: network.DialHTTP, Log: log,
 		Metrics: started.Registry(), Version: c.config.Version, Mirrors: started.Front.Mirror(),
 	})
 	c.handlers = append(c.handlers, handler)
@@ -241,7 +241,7 @@ func (c *Cluster) WaitReady(ctx context.Context) (bool, error) {
 			if n.Ready() == nil {
 				ready++
 			}
-			serving = serving || n.Front.Serving()
+			serving = serving || n.Front.Accepting()
 		}
 		if serving && ready == len(c.nodes) {
 			return true, nil

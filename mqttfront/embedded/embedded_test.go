@@ -22,7 +22,6 @@ import (
 
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
-	"holdfast/mqttfront"
 	"holdfast/mqttfront/broker"
 )
 
@@ -32,7 +31,7 @@ func startBroker(t *testing.T) *Broker {
 	t.Helper()
 	b, err := Start(Config{
 		Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler), Wall: func() int64 { return time.Now().UnixMilli() },
-		Cluster: "holdfast", NodeUsername: "node", NodePassword: mqttfront.StaticPassword("secret"),
+		Cluster: "holdfast", NodeUsername: "node", NodePassword: func() []byte { return []byte("secret") },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -41,7 +41,7 @@ func TestStaleSessionIsNotResumedBeforeACleanStart(t *testing.T) {
 }
 
 // A restarted node resumes its session only if its saved contact with the broker is younger than SessionExpiry, and not in the future.
-func TestResumeAfterRestart(t *testing.T) {
+func TestSessionIsResumedOnlyWithinItsExpiry(t *testing.T) {
 	for age, want := range map[time.Duration]bool{time.Second: true, 59 * time.Second: true, 61 * time.Second: false, -time.Minute: false} {
 		t.Run(fmt.Sprintf("age %v", age), func(t *testing.T) {
 			r := newRig(nil)

@@ -24,10 +24,10 @@ type comparison struct {
 	dropped    bool // the broker dropped some of what it retains, at the last pass
 }
 
-// comparer compares the broker's retained messages with the state, and has the session publish what differs. It belongs to one session.
+// comparer compares the broker's retained messages with the state, and has the connection publish what differs. It belongs to one connection.
 type comparer struct {
-	config   *Config
-	env      *Environment
+	config   Config
+	env      Environment
 	prefixes []string // of the topics of all mirrors
 	backlog  *backlog
 	desired  *desired

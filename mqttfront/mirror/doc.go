@@ -10,7 +10,7 @@
 // The topics that are to be published are kept as a set without values (backlog). A value is read from the state at the moment of publishing,
 // so a slow broker gets the newest value of each key, and memory is bounded by the number of keys.
 //
-// A Mirror makes one session a connection, which publishes, and one comparer, which makes the passes of comparisons. Both ask desired what the retained
+// A Mirror has one connection, which publishes, and one comparer for it, which makes the passes of comparisons. Both ask desired what the retained
 // messages are to be, and report to progress, which Status shows.
 //
 // If the broker refuses a topic, or ends the connection, the mirrors in question are quarantined (quarantine.go): their topics are sent one at a time, after

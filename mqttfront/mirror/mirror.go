@@ -205,21 +205,21 @@ func (m *Mirror) connect(ctx context.Context) (*mqttconn.Publisher, error) {
 }
 
 // serve connects, and serves that connection. It returns how long the connection lasted, and why it ended. The error is nil if the context has ended, or
-// if a new session is to begin because the mirrors or the state were replaced.
+// if a new connection is to begin because the mirrors or the state were replaced.
 func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Duration, err error) {
 	publisher, err := m.connect(ctx)
 	if err != nil {
 		return 0, err
 	}
 	desired := newDesired(m.env.View, publisher.MaxPacket())
-	s := &session{
+	conn := &connection{
 		publisher: publisher, keepAlive: m.env.Login.KeepAlive, backlog: m.backlog, desired: desired,
 		published: m.env.Metrics.countPublished, onRefused: m.progress.warnRefused,
 	}
-	c := &comparer{config: &m.config, env: &m.env, prefixes: prefixes, backlog: m.backlog, desired: desired, progress: m.progress}
+	c := &comparer{config: m.config, env: m.env, prefixes: prefixes, backlog: m.backlog, desired: desired, progress: m.progress}
 	began := time.Now()
 	m.progress.connected(prefixes)
-	sessionCtx, stop := context.WithCancel(ctx)
+	connCtx, stop := context.WithCancel(ctx)
 	defer stop()
 	type result struct {
 		suspect bool // what was in flight may have ended the connection
@@ -227,7 +227,7 @@ func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Durat
 	}
 	ended := make(chan result, 1)
 	go func() {
-		suspect, err := s.run(sessionCtx, c.run)
+		suspect, err := conn.run(connCtx, c.run)
 		ended <- result{suspect, err}
 	}()
 	var r result

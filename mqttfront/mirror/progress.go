@@ -14,7 +14,7 @@ type progress struct {
 
 	mu            sync.Mutex
 	leading       bool
-	hasSession    bool       // there is a connection
+	hasConnection bool       // there is a connection
 	comparing     bool       // there is no connection, or the comparison has not ended, or another one is wanted
 	since         time.Time  // when comparing became true or the last comparison succeeded, whichever is later; zero without mirrors. See Status.Lag
 	resyncs       uint64     // how many times resync was called
@@ -41,7 +41,7 @@ func (p *progress) status(mirrored bool) Status {
 		return Status{Leading: true, Connected: true, InSync: true}
 	}
 	s := Status{
-		Leading: true, Connected: p.hasSession, Comparing: p.comparing, Keys: p.lastFound.keys, Unshown: p.lastFound.unshown, Missing: p.corrected.missing,
+		Leading: true, Connected: p.hasConnection, Comparing: p.comparing, Keys: p.lastFound.keys, Unshown: p.lastFound.unshown, Missing: p.corrected.missing,
 		Stale: p.corrected.stale, Blind: p.lastFound.blind, Dropped: p.lastFound.dropped, Unretained: p.lastFound.unretained, Refused: p.backlog.refusedCount(), Fault: p.fault,
 	}
 	s.Topics, s.Lag = p.backlog.lag()
@@ -90,7 +90,7 @@ func (p *progress) resync() bool {
 	p.resyncs++
 	p.corrected = comparison{}
 	p.backlog.resetBackoff()
-	if p.hasSession { // otherwise the next connection begins with a comparison
+	if p.hasConnection { // otherwise the next connection begins with a comparison
 		p.markComparingLocked()
 		signal(p.backlog.recompare)
 	}
@@ -101,7 +101,7 @@ func (p *progress) resync() bool {
 func (p *progress) connected(prefixes []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.hasSession, p.fault = true, ""
+	p.hasConnection, p.fault = true, ""
 	p.markComparingLocked()
 	p.backlog.begin(prefixes)
 }
@@ -111,7 +111,7 @@ func (p *progress) disconnected(suspect bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.backlog.end(suspect)
-	p.hasSession = false
+	p.hasConnection = false
 	p.markComparingLocked()
 }
 

@@ -267,7 +267,7 @@ func TestKeysWithoutATopicAreCounted(t *testing.T) {
 
 // A value whose transfer takes longer than the keep-alive time is published if the connection accepts it slowly. If a buffer accepts it at once, the
 // keep-alive ends the connection. The value is then not published, but other topics are.
-func TestLargeValueOnASlowConnection(t *testing.T) {
+func TestLargeValueOnASlowConnectionIsPublishedIfItIsAccepted(t *testing.T) {
 	t.Run("the connection takes bytes", func(t *testing.T) { checkLargeValue(t, false) })
 	t.Run("a buffer takes them", func(t *testing.T) { checkLargeValue(t, true) })
 }

@@ -107,8 +107,8 @@ func (p *Buffer) renumber() {
 	}
 }
 
-// Learn notes how a request ended, at a log index. expected says that this node holds the request, or will receive it.
-func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, now time.Time) {
+// RecordEnd notes how a request ended, at a log index. expected says that this node holds the request, or will receive it.
+func (p *Buffer) RecordEnd(id fsm.RequestID, end End, index uint64, expected bool, now time.Time) {
 	if id.IsZero() {
 		return
 	}

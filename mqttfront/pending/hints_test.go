@@ -28,7 +28,7 @@ func (n *naiveHint) forget(now time.Time) {
 }
 
 // Hints (how a request ended last, and how many of its copies are still expected) agree with a simple model over random operations.
-func TestHintsAgainstModel(t *testing.T) {
+func TestHintsAgreeWithAModel(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		now := time.Unix(1_700_000_000, 0)

@@ -263,13 +263,13 @@ func (m *modelTest) ofAny() string {
 	case choice == 0 && len(copies) == 0:
 		m.index = max(m.published+1, m.index+uint64(m.random.IntN(2)))
 		end := m.drawEnd()
-		m.buffer.Learn(id, end, m.index, true, m.now)
+		m.buffer.RecordEnd(id, end, m.index, true, m.now)
 		m.hint(id, end, m.index, true)
 		return "learn the outcome of a request that is not here"
 	case choice == 0:
 		m.index++
 		end := m.drawEnd()
-		m.buffer.Learn(id, end, m.index, false, m.now)
+		m.buffer.RecordEnd(id, end, m.index, false, m.now)
 		if m.removeUnanswered(id); end == EndNoReply {
 			m.hint(id, end, m.index, false)
 		}
@@ -486,7 +486,7 @@ func (m *modelTest) ofHeld(one *modelRequest) string {
 func (m *modelTest) learn(one *modelRequest) {
 	m.index = max(m.published+1, m.index+uint64(m.random.IntN(2)))
 	end := m.drawEnd()
-	m.buffer.Learn(one.Command.ID, end, m.index, true, m.now)
+	m.buffer.RecordEnd(one.Command.ID, end, m.index, true, m.now)
 	if one.Command.ID.IsZero() {
 		return
 	}

@@ -100,8 +100,8 @@ func (d *Dispatcher) Busy() int {
 // Blocked reports whether a request waits for room. Meanwhile nothing is read from the broker.
 func (d *Dispatcher) Blocked() bool { return d.blocked.Load() }
 
-// Serving reports whether BeginLeading has finished: new requests are proposed on arrival.
-func (d *Dispatcher) Serving() bool {
+// Accepting reports whether BeginLeading has finished: new requests are proposed on arrival.
+func (d *Dispatcher) Accepting() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l, leads := d.role.(*Leader)

@@ -96,7 +96,7 @@ func TestMergeKeepsEachNodesOrder(t *testing.T) {
 }
 
 // A merge adds requests whose answer is an error. A page that cannot be read does not hide the pages behind it.
-func TestMergeOfRequestsWithErrorOutcomes(t *testing.T) {
+func TestMergeAddsRequestsWhoseAnswerIsAnError(t *testing.T) {
 	other, _ := newNode(t)
 	arrive(other, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("a", 16), "__srcId", "c")
 	arrive(other, del, strings.Repeat("b", 16), "__srcId", "c")

@@ -12,7 +12,7 @@ import (
 )
 
 // Without __srcId the client id comes from the response topic. The request has the same identity either way.
-func TestIdentityOfAClientWithoutASourceID(t *testing.T) {
+func TestIdentityIsTheSameWithAndWithoutASourceID(t *testing.T) {
 	f, s := newNode(t)
 	serve(f)
 	named, _ := newNode(t)
@@ -193,7 +193,7 @@ func TestRequestsOfMissingPagesAreKept(t *testing.T) {
 
 // BeginLeading decides which requests of other nodes are settled (this node's own session cannot deliver them any more). It counts what the session has
 // brought by then, also after the collection.
-func TestSettledIsJudgedInBegin(t *testing.T) {
+func TestBeginLeadingDecidesWhatIsSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t) // started anew: the first request, which it acknowledged, is lost
 		f.barrier.Advance(time.Now().Add(-time.Second))

@@ -97,7 +97,7 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 		switch {
 		case !ok:
 		case !m.RemembersFor(r.Command.ID, stillToRemember(r).Milliseconds()):
-			r.MarkDuplicate() // its dedup entry ends too soon. Begin proposes a refusal, which extends it: another node may still receive a copy
+			r.MarkDuplicate() // its dedup entry ends too soon. serve proposes a refusal, which extends it: another node may still receive a copy
 		default:
 			outputs = append(outputs, output{index, func() { l.answerLocked(r, index, &result) }})
 		}

@@ -69,7 +69,7 @@ func TestMergeGoesByTheFirstCopy(t *testing.T) {
 }
 
 // † While a change of the identity settings is rolled out, nodes know a client under different names. Its requests are still put into one order.
-func TestMergeOfNodesThatNameAClientDifferently(t *testing.T) {
+func TestNodesThatNameAClientDifferentlyKeepItsOrder(t *testing.T) {
 	f, s := newNode(t)
 	other, _ := newNodeOf(t, broker.NoDriver{}, wire.Identity{ClientIDProperty: "stamp"})
 	send := func(to *node, letters ...string) {
@@ -304,7 +304,7 @@ func numbers(requests []*pending.Request) (n []int) {
 
 // A merge finds the order even if most requests of one node are copies: that node restarted just before the client repeated its requests. The client sent
 // 1, 2, 3, then 6 and 4, then 1, 2, 3 again, and then 5.
-func TestMergeWithANodeThatHoldsMostlyCopies(t *testing.T) {
+func TestNodeThatHoldsMostlyCopiesChangesNoOrder(t *testing.T) {
 	f, s := newNode(t)
 	now := time.Now()
 	made := func(number byte, sent time.Duration) *pending.Request {

@@ -32,7 +32,7 @@ func (l *Leader) reportAnswered(ctx context.Context) {
 		answered := l.toRelease
 		l.toRelease = nil
 		l.mu.Unlock()
-		l.sendReport(context.WithoutCancel(ctx), answered) // even if ctx ends: Run reports only what is still in toRelease
+		l.sendReport(context.WithoutCancel(ctx), answered) // even if ctx ends: Lead reports only what is still in toRelease
 	}
 }
 

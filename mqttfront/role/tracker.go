@@ -181,9 +181,9 @@ func (t *tracker) recordEndLocked(outcome *fsm.EntryOutcome, i int, expected boo
 		end = pending.EndNoReply
 	}
 	if command.Kind != fsm.KindGet { // a GET ends by the leader's report, even if it has a log entry
-		t.pending.Learn(command.ID, end, outcome.Index, expected, now)
+		t.pending.RecordEnd(command.ID, end, outcome.Index, expected, now)
 	}
 	for j := range command.Rejected { // one at most: see fsm.Command.Refusal
-		t.pending.Learn(command.Rejected[j].ID, end, outcome.Index, expected, now)
+		t.pending.RecordEnd(command.Rejected[j].ID, end, outcome.Index, expected, now)
 	}
 }

@@ -122,7 +122,7 @@ func rules() []rule {
 			"mqttfront/role",
 			[]string{"fsm", "internal/mqttconn", "internal/policy", "internal/topics", "mqttfront/broker", "mqttfront/ingest", "mqttfront/metrics", "mqttfront/pending", "mqttfront/publish", "mqttfront/wire"},
 			nil,
-			"what a node does with requests knows nothing of connections and of Raft: it is given a Store and an Outbox",
+			"what a node does with requests knows nothing of connections and of Raft: it is given a Store and a Sender",
 		},
 		{
 			"mqttfront",

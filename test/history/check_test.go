@@ -341,7 +341,7 @@ func TestMissedSetComesWithARepetition(t *testing.T) {
 }
 
 // A repetition may begin before a client's new session. Then all that came since the new session must follow, in order.
-func TestRepetitionFromBeforeANewSession(t *testing.T) {
+func TestRepetitionFromBeforeANewSessionMustEndInOrder(t *testing.T) {
 	tests := map[string]struct {
 		order  []int64 // versions of the notifications, one each second; 9 is a pause. The new session begins at 1.5 s
 		broken bool

@@ -145,10 +145,12 @@ func TestAttacksOnTopicsAreStopped(t *testing.T) {
 		_ = attacker.trySubscribe(filter) // some may be granted; below it is checked that nothing of the victim's comes
 	}
 	for _, filter := range []string{"#", "+/#", "clients/#", "+/+/+/+/+/+/+/+", "statestore/#", "$share/group/#", "+/+/+/+/+"} {
-		tried++
-		if err := attacker.trySubscribe(filter); err == nil { // the broker would count the attacker as a subscriber of every notification
-			t.Errorf("%s is granted", filter)
-		}
+		t.Run(filter, func(t *testing.T) {
+			tried++
+			if err := attacker.trySubscribe(filter); err == nil { // the broker would count the attacker as a subscriber of every notification
+				t.Errorf("%s is granted", filter)
+			}
+		})
 	}
 	for topic, payload := range map[string]string{
 		strings.TrimSuffix(notificationsOf("press-1"), "#") + "6B": "forged", victim.topic: "forged", goResponseOf("press-1"): "forged", goResponseOf("robot-2"): "forged", "holdfast/holdfast/node/probe": "1 2 3",

@@ -401,7 +401,7 @@ func TestMirrorsWithABrokerThatDropsRetainedMessages(t *testing.T) {
 }
 
 // Topics that the broker refuses do not keep other topics from being published, even if the broker ends the connection with each refusal.
-func TestMirrorsThatTheBrokerRefuses(t *testing.T) {
+func TestRefusedMirrorsDelayNoOthers(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broker := startMosquitto(t, "user root", "acl_file "+rulesOf(t, "topic readwrite mirror/z/#", "topic read mirror/#"))
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "load/*=private/,*=mirror/")
@@ -437,7 +437,7 @@ func rulesOf(t *testing.T, more ...string) (file string) {
 }
 
 // If nodes may publish mirrors but not read them, `mirror check` and `mirror list` report that, and not that messages are missing.
-func TestMirrorThatNodesMayNotRead(t *testing.T) {
+func TestMirrorThatNodesMayNotReadIsBlind(t *testing.T) {
 	broker := startMosquitto(t, "user root", "acl_file "+rulesOf(t, "topic write mirror/#"))
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "a/*=mirror/")
 	s.waitReady(t)

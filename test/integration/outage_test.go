@@ -64,7 +64,7 @@ func TestLeaderLosesTheBroker(t *testing.T) {
 }
 
 // When the broker of a cluster restarts under load, no request fails, and nothing that was acknowledged is lost.
-func TestBrokerRestartUnderACluster(t *testing.T) {
+func TestBrokerRestartUnderAClusterLosesNothing(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	l := startLoad(t, broker.address, 16, 10*time.Millisecond)

@@ -76,7 +76,7 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 
 // † A client disconnects and reconnects at once, or takes over its own session, and makes a new watch. The broker may report the end of the earlier
 // connection late: that does not end the new watch.
-func TestLateDisconnectOnMosquitto(t *testing.T) {
+func TestLateDisconnectEndsNoNewWatchOnMosquitto(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
 	s := newServer(t, broker.address, t.TempDir(), "--broker.driver", "mosquitto")

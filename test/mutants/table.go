@@ -267,7 +267,7 @@ func takeover() []Mutant {
 			"\t\tCluster: config.Cluster, Connections:", "\t\tCluster: config.Cluster + config.Node, Connections:"),
 		{
 			Name: "watermark_outlives", What: "the delivery watermark of a leadership enters the log in a later one", Check: "notifications", Edits: []overlay.Edit{
-				{File: "cluster/commands.go", Old: "\tobserver   Observer\n", New: "\tpublished  atomic.Uint64\n\tobserver   Observer\n"},
+				{File: "cluster/commands.go", Old: "type commandRouter struct {\n", New: "type commandRouter struct {\n\tpublished atomic.Uint64\n"},
 				{
 					File: "cluster/commands.go", Old: "\tif p := c.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",
 					New: "\tc.published.Store(max(index, c.published.Load()))\n\tif p := c.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",

@@ -55,8 +55,8 @@ func Read(name string) (*policy.Policy, error) {
 	return parsed, nil
 }
 
-// errUnsettled says that a file had another content at each read.
-var errUnsettled = errors.New("the file changes all the time")
+// errChanging says that a file had another content at each read.
+var errChanging = errors.New("the file changes all the time")
 
 // readSettled reads a file until two reads in a row, with a pause between them, found the same content: a part of a file that is being written may be a valid
 // policy.
@@ -74,7 +74,7 @@ func readSettled(read func() ([]byte, error), pause func()) ([]byte, error) {
 		before = data
 		pause()
 	}
-	return nil, errUnsettled
+	return nil, errChanging
 }
 
 // Parse compiles the content of a policy file. Unknown YAML keys are errors: a misspelt one would silently deny, or allow.

@@ -111,7 +111,7 @@ func TestContentIsReadUntilItIsSettled(t *testing.T) {
 		"settled":           {reads: []string{"whole", "whole"}, want: "whole"},
 		"being written":     {reads: []string{"", "half", "whole", "whole"}, want: "whole"},
 		"empty":             {reads: []string{"", ""}},
-		"never the same":    {err: errUnsettled},
+		"never the same":    {err: errChanging},
 		"removed meanwhile": {reads: []string{"whole"}, err: os.ErrNotExist},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestContentIsReadUntilItIsSettled(t *testing.T) {
 			got, err := readSettled(func() ([]byte, error) {
 				reads++
 				switch {
-				case test.err == errUnsettled:
+				case test.err == errChanging:
 					return fmt.Append(nil, reads), nil
 				case reads > len(test.reads):
 					return nil, os.ErrNotExist
