@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
 )
 
 // A client beyond its share is refused through the log; others are not, and the share is free again when the client has its replies.
@@ -28,8 +29,8 @@ func TestClientBeyondItsShareIsRefused(t *testing.T) {
 	outcome := &fsm.EntryOutcome{Index: 1, Commands: s.proposed, Results: make([]fsm.Result, len(s.proposed))}
 	f.Applied(outcome, s.tags)
 	o.deliver()
-	if len(f.load.clients.byClient) != 0 || f.Busy() != 0 {
-		t.Errorf("%v under way, %d busy", f.load.clients.byClient, f.Busy())
+	if f.Busy() != 0 {
+		t.Errorf("%d busy", f.Busy())
 	}
 	if request(4, "greedy"); s.proposed[4].Kind != fsm.KindDel {
 		t.Error("refused although nothing is under way")
@@ -45,6 +46,9 @@ func TestClientShareIsBoundedInBytes(t *testing.T) {
 	shares.add("c", 600)
 	if !shares.full("c", 500) || shares.full("c", 400) || shares.full("d", 500) {
 		t.Error("bytes do not count")
+	}
+	if shares.remove("c", 600); len(shares.byClient) != 0 {
+		t.Errorf("%v is left of a client that has nothing under way", shares.byClient)
 	}
 }
 
@@ -81,22 +85,42 @@ func TestScansHaveAShareOfTheirOwn(t *testing.T) {
 	}
 	answer()
 	o.deliver()
+	refused := func() (count int) { // of what is sent and not delivered
+		for _, output := range o.outputs {
+			if output.Result.Error == fsm.ErrorOverloaded {
+				count++
+			}
+		}
+		return count
+	}
 	for range 2 * maxPagesPerClient {
 		send("sequential", 1)
 		answer()
 	}
-	if want := (scanCount{pages: maxPagesPerClient}); f.load.scans.all != want || f.load.scans.byClient["sequential"] != want {
-		t.Errorf("%+v are under way while the broker takes no page", f.load.scans)
+	if got := refused(); len(o.outputs) != 2*maxPagesPerClient || got != maxPagesPerClient {
+		t.Errorf("while the broker takes no page, %d of %d SCANs of a client are refused", got, len(o.outputs))
 	}
 	for client := range 2 * maxPages {
 		send(fmt.Sprint("other", client), 1)
 		answer()
 	}
-	if want := (scanCount{pages: maxPages}); f.load.scans.all != want {
-		t.Errorf("%+v are under way while the broker takes no page", f.load.scans.all)
+	if pages := len(o.outputs) - refused(); pages != maxPages {
+		t.Errorf("while the broker takes no page, %d pages are under way", pages)
 	}
 	o.deliver()
-	if f.load.scans.all != (scanCount{}) || len(f.load.scans.byClient) != 0 {
-		t.Errorf("%+v are under way at the end", f.load.scans)
+	if send("sequential", maxScansPerClient); len(s.reads) != maxScansPerClient || len(o.outputs) != 0 {
+		t.Errorf("when the broker has taken all pages, %d SCANs are read, %d refused", len(s.reads), len(o.outputs))
+	}
+}
+
+// Nothing is kept for a client whose SCANs have ended.
+func TestEndedScansLeaveNothingBehind(t *testing.T) {
+	s := scans{byClient: make(map[string]scanCount)}
+	var stage pending.ScanStage
+	for _, to := range []pending.ScanStage{pending.ScanReading, pending.ScanDelivering, pending.ScanNone} {
+		s.move("c", &stage, to)
+	}
+	if len(s.byClient) != 0 || s.all != (scanCount{}) {
+		t.Errorf("%+v", s)
 	}
 }
