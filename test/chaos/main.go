@@ -28,12 +28,12 @@ func main() {
 	}
 }
 
-// violation is the error of a run in which promises were broken.
-type violation struct{ findings *history.Findings }
+// brokenPromises is the error of a run in which promises were broken.
+type brokenPromises struct{ findings *history.Findings }
 
 // Error implements error.
-func (v *violation) Error() string {
-	return fmt.Sprintf("promises were broken: %d violations", len(v.findings.Violations))
+func (b *brokenPromises) Error() string {
+	return fmt.Sprintf("promises were broken: %d violations", len(b.findings.Violations))
 }
 
 func command() *cobra.Command {
@@ -81,7 +81,7 @@ func command() *cobra.Command {
 		RunE: func(_ *cobra.Command, arguments []string) error {
 			findings, err := judge(arguments[0])
 			if err == nil && len(findings.Violations) > 0 {
-				err = &violation{findings}
+				err = &brokenPromises{findings}
 			}
 			return err
 		},

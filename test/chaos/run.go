@@ -53,7 +53,7 @@ func runOnce(ctx context.Context, o options) error {
 	case err != nil:
 		return err
 	case len(findings.Violations) > 0:
-		return &violation{findings}
+		return &brokenPromises{findings}
 	case !o.keep:
 		return w.dropData()
 	}

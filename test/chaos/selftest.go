@@ -83,7 +83,7 @@ func (m *mutant) run(ctx context.Context, folder, build string) (broken []string
 	err = runOnce(ctx, options{
 		seed: m.seed, nodes: 3, duration: selftestTime, folder: filepath.Join(folder, m.name+"-"+build), ingest: "everywhere", mutant: build, kinds: m.faults,
 	})
-	var v *violation
+	var v *brokenPromises
 	if errors.As(err, &v) {
 		err = nil
 		for _, found := range v.findings.Violations {

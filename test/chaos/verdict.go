@@ -84,9 +84,9 @@ func addGaps(h *history.History, faults []record.Fault) {
 // conditions returns what the checks have to know of a run.
 func conditions(run *record.Run) history.Conditions {
 	c := history.Conditions{
-		QuotaTight: func(o *history.Op) bool { return during(run.Faults, "disk full", o) }, NotesComplete: run.NotesComplete && run.Counters[lostNotifications] == 0, Patience: patience,
+		QuotaTight: func(o *history.Op) bool { return during(run.Faults, "disk full", o) }, NotificationsComplete: run.NotificationsComplete && run.Counters[lostNotifications] == 0, Patience: patience,
 	}
-	if run.Counters[lostRequests] == 0 && run.NotesComplete {
+	if run.Counters[lostRequests] == 0 && run.NotificationsComplete {
 		c.ArrivedInOrder = func(a, b *history.Op) bool { return arrivedInOrder(run.Faults, a, b) }
 	}
 	return c

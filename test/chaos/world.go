@@ -113,7 +113,7 @@ func newWorld(ctx context.Context, o options, built images) (*world, error) {
 		w.machines = append(w.machines, m)
 	}
 	w.run = record.Run{
-		Seed: o.seed, Nodes: o.nodes, Duration: record.Duration(o.duration), Command: o.command, Mutant: o.mutant, Counters: map[string]float64{}, NotesComplete: !w.tiny,
+		Seed: o.seed, Nodes: o.nodes, Duration: record.Duration(o.duration), Command: o.command, Mutant: o.mutant, Counters: map[string]float64{}, NotificationsComplete: !w.tiny,
 	}
 	if w.log, err = os.Create(filepath.Join(folder, "harness.log")); err != nil { // first: makeRoom knows the folder of a run by it
 		return nil, err

@@ -27,8 +27,8 @@ type Conditions struct {
 	// ArrivedInOrder reports whether two requests of one client, each sent once, certainly reached the leader in the order in which they were sent. If it is
 	// nil, the order of each client is not checked.
 	ArrivedInOrder func(a, b *Op) bool
-	// NotesComplete says that no notification was given up, expired or lost during the run.
-	NotesComplete bool
+	// NotificationsComplete says that no notification was given up, expired or lost during the run.
+	NotificationsComplete bool
 	// WatchTTL is how long a watch lasts that is not renewed; 0 is no limit.
 	WatchTTL time.Duration
 	// Patience bounds a search for an order of the operations on one key or bank. The checker makes at most two searches for each. 0 is no bound.
@@ -102,7 +102,7 @@ func Check(h *History, conditions Conditions) *Findings {
 	j.checkErrors()
 	j.checkRepeats()
 	j.checkVersions()
-	j.findings.Ordered, j.findings.Complete = conditions.ArrivedInOrder != nil, conditions.NotesComplete
+	j.findings.Ordered, j.findings.Complete = conditions.ArrivedInOrder != nil, conditions.NotificationsComplete
 	if conditions.ArrivedInOrder != nil {
 		j.checkOrder()
 	}

@@ -183,7 +183,7 @@ func TestTransactionsOfABankAreOrdered(t *testing.T) {
 }
 
 func conditions() Conditions {
-	return Conditions{NotesComplete: true, Patience: 5 * time.Second, ArrivedInOrder: func(_, _ *Op) bool { return true }}
+	return Conditions{NotificationsComplete: true, Patience: 5 * time.Second, ArrivedInOrder: func(_, _ *Op) bool { return true }}
 }
 
 func history(ops []*Op) *History {
@@ -373,7 +373,7 @@ func TestRepetitionFromBeforeANewSessionMustEndInOrder(t *testing.T) {
 // already had.
 func TestNotesOrderWhereSomeWereGivenUp(t *testing.T) {
 	loose := conditions()
-	loose.NotesComplete = false
+	loose.NotificationsComplete = false
 	note := func(n int64) Notification {
 		return Notification{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)}
 	}

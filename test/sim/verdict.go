@@ -12,7 +12,7 @@ import (
 func (s *simulation) check() {
 	conditions := history.Conditions{
 		ClocksWild: s.tunables.clockWild, QuotaTight: func(*history.Op) bool { return s.effects[string(diskLow)] > 0 }, WatchesTight: s.tunables.offer.Limits.Watches < 100,
-		Restricted: "guest", NotesComplete: s.allNotificationsArrived(), WatchTTL: time.Duration(s.tunables.offer.WatchTTL) * time.Millisecond,
+		Restricted: "guest", NotificationsComplete: s.allNotificationsArrived(), WatchTTL: time.Duration(s.tunables.offer.WatchTTL) * time.Millisecond,
 		Patience: 10 * time.Second,
 	}
 	if s.roomForAll() {

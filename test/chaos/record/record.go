@@ -77,8 +77,8 @@ type Run struct {
 	Hashes   map[string]string  `json:"hashes"`   // state hash of each node at the end
 	Counters map[string]float64 `json:"counters"` // losses that the nodes counted, summed over all their processes
 	Failures []string           `json:"failures"` // failed checks of the harness itself
-	// NotesComplete says that the broker's queues have room for what a client misses while it is away.
-	NotesComplete bool `json:"notesComplete"`
+	// NotificationsComplete says that the broker's queues have room for what a client misses while it is away.
+	NotificationsComplete bool `json:"notesComplete"`
 }
 
 // Load is the state of the load, as it tells the harness.

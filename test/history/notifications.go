@@ -32,7 +32,7 @@ func (c change) surelyBefore(other change) bool { return !c.Deleted && c.Version
 
 // checkNotes: a client gets notifications of watched keys only, in order, and all of them. When one is repeated, all that followed it are repeated, too.
 func (j *judge) checkNotes() {
-	complete := j.conditions.NotesComplete
+	complete := j.conditions.NotificationsComplete
 	watching := make(map[string][]*Op)
 	for _, o := range j.history.Ops {
 		if o.Verb == Notify || o.Verb == Stop {
