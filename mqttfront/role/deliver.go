@@ -95,7 +95,8 @@ func (l *Leader) NoSubscriber(o *publish.Output) {
 		NotificationIndex: o.Event.Index, ChangedAt: o.Event.At,
 	}
 	if !l.clients.subscribe(o.Receiver.ClientID, &end) {
-		l.clients.propose(end)
+		l.store.Propose(end, nil)
+		l.store.Flush()
 	}
 }
 
