@@ -3,8 +3,8 @@
 //
 // A Client keeps one connection and reconnects by itself. A command that is under way when the connection is lost is sent
 // again, byte for byte, and takes effect once: the store deduplicates it. Only a KEYNOTIFY (it makes or ends a watch) is sent as a
-// new request, with new correlation data: the store must execute it again. A command whose answer does not come in time returns ErrOutcomeUnknown, or ErrNotExecuted if it was not
-// sent. An error of the store is a *ServerError and means that nothing was done.
+// new request, with new correlation data: the store must execute it again. A command whose answer does not come in time returns ErrOutcomeUnknown, or
+// ErrNotExecuted if it was not sent. An error of the store is a *ServerError and means that nothing was done.
 //
 // Locks are taken in this order: Lock.unlocking, Client.mu, session.mu. No mutex is held during a call of a function of package mqttconn that locks.
 // Follower.mu is never held together with another lock.

@@ -10,7 +10,8 @@ import (
 	"holdfast/client"
 )
 
-// Each loss of the connection is reported, also when no key changes in between. A loss may be reported more than once: at the reconnect, and when the watch is made anew.
+// Each loss of the connection is reported, also when no key changes in between. A loss may be reported more than once: at the reconnect, and when the watch
+// is made anew.
 func TestEachLossOfTheConnectionIsAGap(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.Address()} })

@@ -37,7 +37,8 @@ const (
 // Outcomes are stored in chunks, and chunks belong to groups of outcomes that are due together (expiryGroup). A stored outcome never changes, so a
 // snapshot needs no copy. A map has the place of each outcome. An outcome that is prolonged is stored again, and its old place becomes stale.
 //
-// A tenth of limits.dedupEntries is the reserve. Only refusals, the outcomes of requests that were not executed, use it (hasReserve); all other outcomes share the rest (hasRoom).
+// A tenth of limits.dedupEntries is the reserve. Only refusals, the outcomes of requests that were not executed, use it (hasReserve); all other outcomes
+// share the rest (hasRoom).
 type dedup struct {
 	places   map[RequestID]place
 	chunks   chunks

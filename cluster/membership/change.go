@@ -176,8 +176,8 @@ func requestTimeout(ctx context.Context) time.Duration {
 }
 
 // await waits for the result of a membership change that was given to raft. The raft call that returned the future did not heed the
-// context, and has blocked for up to requestTimeout. Since it returned, raft has taken the change or the future has an error: await waits for the commit. The error of await wraps peer.ErrNotDone
-// or peer.ErrOutcomeUnknown.
+// context, and has blocked for up to requestTimeout. Since it returned, raft has taken the change or the future has an error: await waits for the commit. The
+// error of await wraps peer.ErrNotDone or peer.ErrOutcomeUnknown.
 func (m *Membership) await(ctx context.Context, change raft.IndexFuture) error {
 	done := make(chan error, 1)
 	if !m.env.Go(func() { done <- change.Error() }) {

@@ -41,9 +41,9 @@ func New(config presence.Config) *Driver {
 // ErrRefused is wrapped by the errors that the dynamic security plugin returned.
 var ErrRefused = errors.New("refused by the dynamic security plugin")
 
-// Kick implements broker.Driver: it disconnects the client that published a request. The plugin disconnects all clients of a user name when that user is modified. So Kick sends a modifyClient that
-// changes nothing. It does not use disableClient and enableClient: the broker could stop between the two, or an administrator could have
-// disabled the user meanwhile.
+// Kick implements broker.Driver: it disconnects the client that published a request. The plugin disconnects all clients of a user name when that user is
+// modified. So Kick sends a modifyClient that changes nothing. It does not use disableClient and enableClient: the broker could stop between the two, or an
+// administrator could have disabled the user meanwhile.
 func (d *Driver) Kick(ctx context.Context, publisher broker.Publisher) error {
 	switch publisher.Username {
 	case "":

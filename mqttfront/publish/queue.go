@@ -9,7 +9,8 @@ import (
 
 // When the broker probably ended a connection because of an output (connection.brokerEnded), each output that was in flight on it counts one loss. After
 // soloAfter losses an output is sent alone. After abandonAfter losses it is dropped, and counts as published. Otherwise a reply for which the
-// broker ends connections would block the outputs behind it. One loss is no proof, even if the output was alone in flight: something between node and broker may have ended the connection.
+// broker ends connections would block the outputs behind it. One loss is no proof, even if the output was alone in flight: something between node and broker
+// may have ended the connection.
 const (
 	soloAfter    = 1
 	abandonAfter = 2

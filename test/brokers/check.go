@@ -181,7 +181,7 @@ func (r *result) attack(ctx context.Context, t *tools, i *instance) error {
 		return err
 	}
 	text, err := integration(ctx, t, i,
-		"TestAttacks|TestPublisherWithInvalidResponseTopicIsKickedOnMosquitto|TestEachLibraryIsUnderstoodOnTheWire|TestNotificationsWithoutSubscriptionPrecedeReplies|TestQueuedRequests|TestDeafClient|TestWatchesEndWithTheirClientOnMosquitto|TestLateDisconnectEndsNoNewWatchOnMosquitto|TestProtocolsGoLibraryWorks",
+		"TestAttacks|TestRefusedLoginEndsNoDelivery|TestPublisherWithInvalidResponseTopicIsKickedOnMosquitto|TestEachLibraryIsUnderstoodOnTheWire|TestNotificationsWithoutSubscriptionPrecedeReplies|TestQueuedRequests|TestDeafClient|TestWatchesEndWithTheirClientOnMosquitto|TestLateDisconnectEndsNoNewWatchOnMosquitto|TestProtocolsGoLibraryWorks",
 		"PATH="+shims+":"+os.Getenv("PATH"), "HOLDFAST_LIBRARIES=1")
 	passed, failed := tally(text)
 	r.attacks = fmt.Sprintf("%d of %d tests", passed, passed+failed)

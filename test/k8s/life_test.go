@@ -20,8 +20,8 @@ type life struct {
 	figures []string
 }
 
-// TestChartServesThroughAllOperations takes the chart through its life in a real cluster of five nodes, from install to uninstall. No operation that runs under load may fail a
-// request.
+// TestChartServesThroughAllOperations takes the chart through its life in a real cluster of five nodes, from install to uninstall. No operation that runs
+// under load may fail a request.
 func TestChartServesThroughAllOperations(t *testing.T) {
 	if os.Getenv("HOLDFAST_K8S") != "full" {
 		t.Skip("a whole cluster is for `make k8s`")
