@@ -25,7 +25,7 @@ type leaderLoop struct {
 	monotonic func() time.Duration // of this process
 	random    func() uint64
 	metrics   *Metrics
-	logger    *slog.Logger
+	log       *slog.Logger
 	serveTerm func(ctx context.Context, term uint64) error   // Observer.Serve
 	readDone  func(tag any, index uint64, result fsm.Result) // Observer.ReadDone
 	proposals propose.Config
@@ -33,7 +33,7 @@ type leaderLoop struct {
 	state     *replica.Replica
 	diskLow   func() bool // this member's disk is nearly full
 	commands  *commandRouter
-	log       *raftlog.CheckedLog
+	raftLog   *raftlog.CheckedLog
 	peers     *peer.Statuses
 	// prepare are the functions that must succeed, in this order, before Observer.Serve is called. An error ends the leadership.
 	prepare []func(ctx context.Context) error
@@ -45,7 +45,7 @@ type leaderLoop struct {
 // startMonotonic is read shortly after the LeaderStart was applied. So cluster time may lag a little, and never runs ahead.
 func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, startClusterTime int64) *leadership {
 	reads := readindex.Environment{
-		CommitIndex: l.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
+		CommitIndex: l.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.raftLog.LastCommand,
 		State: l.state.StatusAndChange, View: l.state.View, Done: l.readDone, Failed: func(tag any) { l.commands.failed(tag, false) },
 		ObserveReadIndex: l.metrics.observeReadIndex,
 	}
@@ -55,7 +55,7 @@ func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, st
 		term: term,
 		proposer: propose.New(l.proposals, propose.Environment{
 			Submit: l.submit, Status: l.state.Status, Failed: l.commands.failed, Monotonic: l.monotonic, ClusterClock: l.clock.now,
-			StorageLow: func() bool { return l.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.metrics.observeEntry, Log: l.logger,
+			StorageLow: func() bool { return l.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.metrics.observeEntry, Log: l.log,
 		}, propose.Leadership{Term: term, StartMonotonic: startMonotonic, StartClusterTime: startClusterTime}),
 		reader: readindex.New(reads), scanner: readindex.New(scans),
 	}
@@ -79,9 +79,9 @@ func (l *leaderLoop) run(ctx context.Context) {
 		} else if began, err := l.lead(ctx); err != nil && ctx.Err() == nil && (began || err.Error() != lastReason) {
 			lastReason = err.Error()
 			if began {
-				l.logger.Warn("leadership ended", "reason", err)
+				l.log.Warn("leadership ended", "reason", err)
 			} else {
-				l.logger.Warn("could not begin to lead", "reason", err)
+				l.log.Warn("could not begin to lead", "reason", err)
 			}
 		}
 		select {
@@ -116,7 +116,7 @@ func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	current := l.newLeadership(outcome.Term, start, status.Now)
-	l.logger.Info("leading", "term", current.term)
+	l.log.Info("leading", "term", current.term)
 	l.metrics.setLeading(true)
 	defer l.metrics.setLeading(false)
 

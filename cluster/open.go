@@ -75,9 +75,9 @@ func (n *Node) start(config Config, observer Observer) error {
 		execute: n.commands.execute, peers: peers, members: n.members, log: n.env.Log,
 	}
 	leading := &leaderLoop{
-		monotonic: n.env.Clock.Monotonic, random: n.env.Random, metrics: n.env.Metrics, logger: n.env.Log, serveTerm: observer.Serve, readDone: observer.ReadDone,
+		monotonic: n.env.Clock.Monotonic, random: n.env.Random, metrics: n.env.Metrics, log: n.env.Log, serveTerm: observer.Serve, readDone: observer.ReadDone,
 		proposals: config.Proposals, raft: n.self.raft, state: n.replica, diskLow: n.self.diskLow,
-		commands: n.commands, log: raftLog, peers: peers, clock: n.clock,
+		commands: n.commands, raftLog: raftLog, peers: peers, clock: n.clock,
 		prepare: []func(context.Context) error{n.memberWatch.waitForClockQuorum, n.offerer.Prepare},
 		duties:  []func(context.Context) error{maintenance.run, n.autopilot.run},
 	}
