@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/testwait"
 )
 
 // Each loss of the connection is reported, also when no key changes in between. A loss may be reported more than once: at the reconnect, and when the watch
@@ -53,11 +54,7 @@ func TestWatchesAreRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	endWatches(t, c.ID())
-	for deadline := time.Now().Add(10 * time.Second); !watches(c.ID()); <-time.After(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the watch is not renewed")
-		}
-	}
+	testwait.Within(t, 10*time.Second, "the watch is renewed", func() bool { return watches(c.ID()) })
 	if len(watcher.Events()) > 0 {
 		t.Errorf("a renewal is told: %+v", <-watcher.Events())
 	}

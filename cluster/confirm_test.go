@@ -27,8 +27,8 @@ func serversOf(ids ...raft.ServerID) []raft.Server {
 	return servers
 }
 
-// † A leadership is confirmed only by new answers of a majority of the voters, this node included, none of which knows a later term. Without that a leader
-// answers no reads.
+// † A majority of the voters, this node included, confirms a leadership: each of them answers after the call, and knows no later term. A leader without that
+// confirmation answers no reads.
 func TestConfirmNeedsAMajorityInThisTerm(t *testing.T) {
 	const term = 7
 	voters := serversOf("self", "a", "b")

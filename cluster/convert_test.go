@@ -191,9 +191,5 @@ func TestDeposedLeaderWithoutLogBeforeItsSnapshotCatchesUp(t *testing.T) {
 	next := leader(t, others...)
 	next.must(t, set("after", "v"))
 	back := startMember(t, network, id, nil, stores[id], long)
-	for deadline := time.Now().Add(20 * time.Second); back.Status().State.Index < next.Status().State.Index; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it is at %d, the leader at %d", back.Status().State.Index, next.Status().State.Index)
-		}
-	}
+	testwait.Within(t, 20*time.Second, "it has what the leader has", func() bool { return back.Status().State.Index >= next.Status().State.Index })
 }

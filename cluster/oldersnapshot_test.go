@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"holdfast/internal/testwait"
 )
 
 // A new leader that does not know yet what the follower has sends a snapshot that is older than the follower's, and then the entries after it. The
@@ -30,11 +32,7 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 	}
 	reach := func(index uint64) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); follower.Status().State.Index < index; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("the follower has applied %d of %d", follower.Status().State.Index, index)
-			}
-		}
+		testwait.Within(t, 20*time.Second, fmt.Sprintf("the follower has applied %d", index), func() bool { return follower.Status().State.Index >= index })
 	}
 	reach(write(0, 10))
 	older := lead.raftForTest().Snapshot()

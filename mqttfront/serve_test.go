@@ -13,6 +13,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"holdfast/internal/mqttconn/mqtttest"
+	"holdfast/internal/testwait"
 )
 
 // fakeBroker accepts connections and keeps what is published on them.
@@ -95,17 +96,11 @@ func TestSessionTakeoverIsConfirmedTwice(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- f.Serve(ctx, 1) }()
-			for deadline := time.Now().Add(10 * time.Second); ; <-time.After(time.Millisecond) {
+			testwait.Within(t, 10*time.Second, "it is asked more than three times", func() bool {
 				store.mu.Lock()
-				asked := store.asked
-				store.mu.Unlock()
-				if asked > 3 {
-					break
-				}
-				if time.Now().After(deadline) {
-					t.Fatalf("asked %d times", asked)
-				}
-			}
+				defer store.mu.Unlock()
+				return store.asked > 3
+			})
 			cancel()
 			<-ended
 			broker.mu.Lock()
@@ -138,17 +133,11 @@ func TestNewLeaderAnswersHeldRequests(t *testing.T) {
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- f.Serve(ctx, 1) }()
-	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(time.Millisecond) {
+	testwait.Within(t, 10*time.Second, "two answers are published", func() bool {
 		broker.mu.Lock()
-		published := len(broker.published)
-		broker.mu.Unlock()
-		if published >= 2 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d answers", published)
-		}
-	}
+		defer broker.mu.Unlock()
+		return len(broker.published) >= 2
+	})
 	cancel()
 	<-ended
 	broker.mu.Lock()

@@ -21,6 +21,7 @@ import (
 
 	"holdfast/cluster/peer"
 	"holdfast/internal/testcert"
+	"holdfast/internal/testwait"
 	"holdfast/internal/tlsconfig"
 )
 
@@ -257,15 +258,7 @@ func TestCallsToAMemberThatComesBack(t *testing.T) {
 	}
 	defer func() { _ = back.Close() }()
 	back.Serve(knowing(peer.Known, "n1.a"))
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		if call(t, caller, back.server(), peer.MethodTerm) == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("not called again")
-		}
-		<-time.After(time.Millisecond)
-	}
+	testwait.Within(t, 5*time.Second, "the member is called again", func() bool { return call(t, caller, back.server(), peer.MethodTerm) == nil })
 }
 
 func mutual(t *testing.T, ca *testcert.Authority, name string) *tlsconfig.Mutual {
@@ -336,11 +329,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 		t.Fatalf("with a damaged file, the old certificate, which has another name, is used: %v", err)
 	}
 	ca.Issue("n2", "n2", "127.0.0.1")
-	for deadline := time.Now().Add(10 * time.Second); call(t, caller, listener.server(), peer.MethodTerm) != nil; <-time.After(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the new certificate is not used")
-		}
-	}
+	testwait.Within(t, 10*time.Second, "the new certificate is used", func() bool { return call(t, caller, listener.server(), peer.MethodTerm) == nil })
 }
 
 // The listener that HTTP returns accepts the connections that DialHTTP opens.

@@ -27,6 +27,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/hlc"
 	"holdfast/internal/policy"
+	"holdfast/internal/testwait"
 )
 
 // idle is an observer that does nothing.
@@ -105,16 +106,14 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 		nodes[server.ID] = node
 		list = append(list, &api{t, node, outside.URL, mirrors, nodes})
 	}
-	for deadline := time.Now().Add(20 * time.Second); leader == nil; <-time.After(5 * time.Millisecond) {
+	testwait.Within(t, 20*time.Second, "a node leads", func() bool {
 		for i, a := range list {
 			if s := a.node.Status(); s.Serving && s.State.Version >= fsm.VersionRestore {
 				leader, follower = a, list[(i+1)%3]
 			}
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("nobody leads")
-		}
-	}
+		return leader != nil
+	})
 	return leader, follower
 }
 
@@ -236,11 +235,7 @@ func TestAnyNodeForwardsChangesToTheLeader(t *testing.T) {
 	if code := follower.call(http.MethodPost, "/v1/leader", []byte(`{"to":"`+peer.NodeName(follower.node.ID())+`"}`), &done); code != 200 || !done.Done {
 		t.Fatal(code)
 	}
-	for deadline := time.Now().Add(10 * time.Second); !follower.node.Status().Serving; <-time.After(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it does not lead")
-		}
-	}
+	testwait.Within(t, 10*time.Second, "the follower leads", func() bool { return follower.node.Status().Serving })
 	// The node that leads now is demoted by way of the old leader. It transfers leadership first.
 	name := peer.NodeName(follower.node.ID())
 	var answer any

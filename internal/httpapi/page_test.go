@@ -16,6 +16,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/hlc"
 	"holdfast/internal/policy"
+	"holdfast/internal/testwait"
 )
 
 // stream opens the event stream of the status page.
@@ -92,11 +93,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		t.Errorf("a parameter that does not exist: %s", response.Status)
 	}
 	closePages()
-	for deadline := time.Now().Add(10 * time.Second); leader.stream(t.Context(), "").StatusCode != http.StatusOK; {
-		if time.Now().After(deadline) {
-			t.Fatal("pages that were closed make no room")
-		}
-	}
+	testwait.Within(t, 10*time.Second, "pages that were closed make room", func() bool { return leader.stream(t.Context(), "").StatusCode == http.StatusOK })
 }
 
 // A server that stops does not wait for the pages that are open.

@@ -13,10 +13,11 @@ func Until(t testing.TB, what string, condition func() bool) {
 	wait(t, 30*time.Second, 5*time.Millisecond, what, condition)
 }
 
-// Within is Until with another limit, and checks every 200 ms: for conditions that take a process to check.
+// Within is Until with another limit. It checks 300 times within the limit, and at least every 200 ms: a condition with a long limit may take a process to
+// check.
 func Within(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
-	wait(t, limit, 200*time.Millisecond, what, condition)
+	wait(t, limit, min(limit/300, 200*time.Millisecond), what, condition)
 }
 
 func wait(t testing.TB, limit, interval time.Duration, what string, condition func() bool) {

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/testwait"
 	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/presence"
 )
@@ -275,12 +276,7 @@ func listen(t *testing.T, d *Driver) <-chan broker.Disconnect {
 			t.Error(err)
 		}
 	})
-	for deadline := time.Now().Add(5 * time.Second); d.Publish(t.Context(), "holdfast/test", nil) != nil; { // until it has subscribed
-		if time.Now().After(deadline) {
-			t.Fatal("the driver does not connect")
-		}
-		<-time.After(time.Millisecond)
-	}
+	testwait.Within(t, 5*time.Second, "the driver has subscribed", func() bool { return d.Publish(t.Context(), "holdfast/test", nil) == nil })
 	return told
 }
 

@@ -104,10 +104,10 @@ func retained(topic, value, version string) mqttconn.Message {
 }
 
 // set sets a key of a state that has the keys of stateWith.
-func set(t *testing.T, m *fsm.Machine, key string) {
+func set(t *testing.T, m *fsm.Machine, key, value string) {
 	t.Helper()
 	entry := fsm.Entry{Term: 1, Number: 3, Wall: 2000, Commands: []fsm.Command{{
-		Kind: fsm.KindSet, ID: fsm.RequestID{99}, Key: []byte(key), Value: []byte("v"), Timestamp: hlc.Timestamp{Wall: 2000, NodeID: "c"},
+		Kind: fsm.KindSet, ID: fsm.RequestID{99}, Key: []byte(key), Value: []byte(value), Timestamp: hlc.Timestamp{Wall: 2000, NodeID: "c"},
 		Lifetime: 180_000, Principal: policy.Principal{ClientID: "c"},
 	}}}
 	if _, err := m.Apply(m.Status().Index+1, 1, fsm.AppendEntry(nil, &entry)); err != nil {
@@ -126,7 +126,7 @@ func TestUnretainedTopicsAreFoundByTheSecondPass(t *testing.T) {
 	if published := c.answer(true); !maps.Equal(published, map[topic]bool{{"t/", "absent"}: true, {"t/", "old"}: true, {"t/", "hot"}: true}) {
 		t.Errorf("the first pass corrects %v", published)
 	}
-	set(t, c.state, "hot")
+	set(t, c.state, "hot", "v")
 	if found := c.run(messages...); found != (comparison{keys: 4, missing: 1, unretained: 2}) {
 		t.Errorf("the second pass finds %+v", found)
 	}

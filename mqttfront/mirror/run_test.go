@@ -18,9 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/fsm"
-	"holdfast/hlc"
 	"holdfast/internal/mqttconn"
-	"holdfast/internal/policy"
 )
 
 // retainer is a broker that retains messages, for connections in memory.
@@ -276,13 +274,7 @@ func checkLargeValue(t *testing.T, buffers bool) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		state := stateWith(t, "a", "z")
-		large := fsm.Entry{Term: 1, Number: 3, Wall: 1000, Commands: []fsm.Command{{
-			Kind: fsm.KindSet, ID: fsm.RequestID{99}, Key: []byte("large"), Value: []byte(strings.Repeat("x", 4<<20)),
-			Timestamp: hlc.Timestamp{Wall: 1000, NodeID: "c"}, Lifetime: 180_000, Principal: policy.Principal{ClientID: "c"},
-		}}}
-		if _, err := state.Apply(4, 1, fsm.AppendEntry(nil, &large)); err != nil {
-			t.Fatal(err)
-		}
+		set(t, state, "large", strings.Repeat("x", 4<<20))
 		broker := &retainer{rate: minRate, buffers: buffers}
 		m := broker.run(t, state)
 		time.Sleep(10 * time.Minute)

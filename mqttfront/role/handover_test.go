@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/internal/testwait"
 	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/wire"
@@ -281,16 +282,10 @@ func TestLeaderTakesUpWhatItMissed(t *testing.T) {
 		defer close(done)
 		leading(f).sweep(ctx)
 	}()
-	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(5 * time.Millisecond) {
-		var proposed int
-		f.locked(func() { proposed = len(s.proposed) })
-		if proposed == 1 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("not taken up")
-		}
-	}
+	testwait.Within(t, 10*time.Second, "it is proposed", func() (proposed bool) {
+		f.locked(func() { proposed = len(s.proposed) == 1 })
+		return proposed
+	})
 	cancel()
 	<-done
 }

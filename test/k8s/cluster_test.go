@@ -223,7 +223,7 @@ func (k *kubernetes) lead(t testing.TB, node string) {
 	})
 }
 
-// awaitAllReady waits until the cluster has size members, all of which vote, answer, trail the leader by at most 100 entries, and have ready pods.
+// awaitAllReady waits until the cluster has size members. Each of them votes, answers, trails the leader by at most 100 entries, and has a ready pod.
 func (k *kubernetes) awaitAllReady(t testing.TB, size int) {
 	t.Helper()
 	testwait.Within(t, 2*time.Minute, fmt.Sprintf("%d members vote", size), func() bool {
