@@ -41,8 +41,8 @@ func (d *Dispatcher) appliedCommandLocked(outcome *fsm.EntryOutcome, i int, tags
 	d.recordEndLocked(outcome, i, d.role.expectsCopiesLocked())
 }
 
-// Restored is called when a snapshot has replaced the state. It may have outcomes of requests that this node still holds, of which Applied was not called. If
-// the leader has changed, an earlier leader may have executed requests without publishing their replies, and this node cannot tell which.
+// Restored is called when a snapshot has replaced the state. The snapshot may have outcomes of requests that this node still holds: Applied was not called
+// for them. If the leader has changed, an earlier leader may have executed requests and not published their replies. This node cannot tell which.
 func (d *Dispatcher) Restored(status fsm.Status) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

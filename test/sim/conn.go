@@ -215,7 +215,7 @@ type waiting struct {
 	delay  time.Duration
 }
 
-// readArrived reads what has arrived into p, or returns what to wait for.
+// readArrived copies the bytes that have arrived to p. If there are none, it returns the event to wait for.
 func (c *conn) readArrived(p []byte) (int, waiting, error) {
 	s := c.in
 	s.mu.Lock()
