@@ -176,7 +176,8 @@ func (c *Client) applyDefaults() error {
 func (c *Client) ID() string { return c.config.ClientID }
 
 // Close ends the connection and all watchers. A command that waits for an answer returns ErrClosed together with ErrOutcomeUnknown if it was sent, or with
-// ErrNotExecuted if not. When Close returns, no goroutine of the client runs any more. Close always returns nil.
+// ErrNotExecuted if not. When Close returns, no goroutine of the connection or of a Watcher runs any more; a Follower's
+// ends soon after, and Follower.Close waits for it. Close always returns nil.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true

@@ -214,7 +214,7 @@ func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
 	}
 }
 
-// When Close returns, no goroutine of the client runs any more, not even one whose KEYNOTIFY is not answered.
+// When Close returns, no goroutine that renews a watch runs any more, not even one whose KEYNOTIFY is not answered.
 func TestCloseWaitsForRenewals(t *testing.T) {
 	answers := make(chan string, 1)
 	answers <- "the first KEYNOTIFY"
