@@ -177,11 +177,11 @@ func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
 			close(began)
 			return nil
 		}
+		reply(conn, request) // before the test sees the command: after the last one it closes the client
 		commands <- command
-		reply(conn, request)
 		if renewal != nil {
-			commands <- watch
 			reply(conn, renewal)
+			commands <- watch
 			renewal = nil
 		}
 		return nil
