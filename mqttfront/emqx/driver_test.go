@@ -116,14 +116,14 @@ func (s *standIn) OnSessionEstablished(client *mqtt.Client, _ packets.Packet) {
 // OnDisconnect implements mqtt.Hook. With endsLast, the event of a connection that was taken over follows that of the new one.
 func (s *standIn) OnDisconnect(client *mqtt.Client, _ error, _ bool) {
 	s.mu.Lock()
-	for s.endsLast && client.IsTakenOver() && s.newest[client.ID] == client {
+	for s.endsLast && wasTakenOver(client) && s.newest[client.ID] == client {
 		s.changed.Wait()
 	}
 	at := s.connected[client]
 	delete(s.connected, client)
 	s.mu.Unlock()
 	reason := "normal"
-	if client.IsTakenOver() {
+	if wasTakenOver(client) {
 		reason = takenOver
 	}
 	s.report("disconnected", client.ID, map[string]any{"connected_at": at, "disconnected_at": time.Now().UnixMilli(), "reason": reason})
@@ -142,6 +142,11 @@ func (s *standIn) awaitTakeover() {
 	for s.takeovers == 0 {
 		s.changed.Wait()
 	}
+}
+
+// wasTakenOver reports why a connection ended. mochi sets IsTakenOver later than it ends the connection.
+func wasTakenOver(client *mqtt.Client) bool {
+	return errors.Is(client.StopCause(), packets.ErrSessionTakenOver)
 }
 
 func (s *standIn) serveAPI(w http.ResponseWriter, r *http.Request) {
