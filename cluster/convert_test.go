@@ -70,7 +70,7 @@ func TestLogIsConvertedAndOpensAsItsNewKindOnly(t *testing.T) {
 			t.Fatalf("round %d: there is no vote: %+v", round, kept)
 		}
 		leaveConversion(t, dir, to)
-		if converted, err := raftlog.ConvertLog(t.Context(), dir, to, quiet()); !converted || err != nil {
+		if converted, err := raftlog.ConvertLog(t.Context(), dir, to); !converted || err != nil {
 			t.Fatalf("round %d: %v, %v", round, converted, err)
 		}
 		after := openStores(t, dir, to)
@@ -79,12 +79,12 @@ func TestLogIsConvertedAndOpensAsItsNewKindOnly(t *testing.T) {
 		if err = errors.Join(err, votesErr, after.Close()); err != nil || term != termAfter || index != indexAfter || kept != votesAfter {
 			t.Fatalf("round %d: term %d, index %d, votes %+v became %d, %d, %+v: %v", round, term, index, kept, termAfter, indexAfter, votesAfter, err)
 		}
-		if converted, err := raftlog.ConvertLog(t.Context(), dir, to, quiet()); converted || err != nil {
+		if converted, err := raftlog.ConvertLog(t.Context(), dir, to); converted || err != nil {
 			t.Errorf("second conversion in round %d: converted %v, error %v", round, converted, err)
 		}
 		from = to
 	}
-	if _, err := raftlog.ConvertLog(t.Context(), dir, raftlog.WAL, quiet()); err != nil {
+	if _, err := raftlog.ConvertLog(t.Context(), dir, raftlog.WAL); err != nil {
 		t.Fatal(err)
 	}
 	m = startMember(t, NewNetwork(), "n1", servers("n1"), openStores(t, dir, raftlog.WAL))
@@ -166,7 +166,7 @@ func TestDeposedLeaderWithoutLogBeforeItsSnapshotCatchesUp(t *testing.T) {
 		t.Fatal(list, err)
 	}
 	// Replace the log by four uncommitted entries right after the snapshot.
-	log := stores[id].Log
+	log := checked(t, stores[id].Log)
 	first, err := log.FirstIndex()
 	if err != nil {
 		t.Fatal(err)

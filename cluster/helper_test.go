@@ -142,6 +142,11 @@ func (o *memoryOffer) Save(data []byte) error {
 	return nil
 }
 
+// checked returns a log that gives the entries that a test writes their checksums.
+func checked(t testing.TB, log raft.LogStore) raft.LogStore {
+	return raftlog.NewCheckedLog(log, raftlog.Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
+}
+
 func memoryStores() raftlog.Stores {
 	store := raft.NewInmemStore()
 	return raftlog.Stores{

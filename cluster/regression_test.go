@@ -112,7 +112,7 @@ func TestHalfReplicatedPromotionAllowsAnElection(t *testing.T) {
 				if slices.Contains(test.knowing, id) {
 					log = append(log, &raft.Log{Index: 2, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{Servers: after})})
 				}
-				if err := errors.Join(stores.Log.StoreLogs(log), stores.Stable.SetUint64([]byte("CurrentTerm"), 1)); err != nil {
+				if err := errors.Join(checked(t, stores.Log).StoreLogs(log), stores.Stable.SetUint64([]byte("CurrentTerm"), 1)); err != nil {
 					t.Fatal(err)
 				}
 				members = append(members, startMember(t, network, id, nil, stores))

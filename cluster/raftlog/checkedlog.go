@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/wal"
 	"holdfast/fsm"
 )
 
@@ -55,11 +56,11 @@ func (l *CheckedLog) StoreLogs(logs []*raft.Log) error {
 		if log.Type == placeholderType {
 			return fmt.Errorf("%w: index %d", ErrPlaceholder, log.Index)
 		}
+		addChecksum(log) // a leader's own entries have none
 		if err := verifyLog(log); err != nil {
 			l.guard.Exit(err)
 			return err
 		}
-		addChecksum(log)
 	}
 	if err := l.clearBeforeGap(logs); err != nil {
 		return err
@@ -151,10 +152,15 @@ func (l *CheckedLog) lookUp(index uint64, log *raft.Log) error {
 		return nil
 	}
 	l.mu.Unlock()
-	if err := l.LogStore.GetLog(index, log); err != nil {
+	err := l.LogStore.GetLog(index, log)
+	switch {
+	case errors.Is(err, wal.ErrDamaged):
+		err = fmt.Errorf("%w: %w", fsm.ErrDamaged, err)
+	case err != nil:
 		return err
+	default:
+		err = verifyLog(log)
 	}
-	err := verifyLog(log)
 	if err == nil && log.Index != index {
 		err = fmt.Errorf("%w: the raft log has entry %d at the place of %d", fsm.ErrDamaged, log.Index, index)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -18,27 +17,32 @@ import (
 // log when the copy is on the disk. If the node already has a log of the given kind, nothing is copied. The error is ErrTwoLogs if that log is older than
 // the other one; otherwise the other one is removed. ConvertLog may be called again after an interruption. converted is false, without an error, if there
 // is no log of the other kind.
-func ConvertLog(ctx context.Context, dataDir string, to Kind, log *slog.Logger) (converted bool, err error) {
+func ConvertLog(ctx context.Context, dataDir string, to Kind) (converted bool, err error) {
 	from := to.other()
 	if !from.exists(dataDir) {
 		return false, removeObsolete(dataDir, from)
 	}
-	if err := convertLog(ctx, dataDir, from, to, log); err != nil {
+	if err := convertLog(ctx, dataDir, from, to); err != nil {
 		return false, fmt.Errorf("convert the log: %w", err)
 	}
 	return true, nil
 }
 
-func convertLog(ctx context.Context, dataDir string, from, to Kind, log *slog.Logger) (err error) {
-	src, err := from.open(from.path(dataDir), log)
+func convertLog(ctx context.Context, dataDir string, from, to Kind) (err error) {
+	lock, err := lockFolder(dataDir) // keeps a node from starting
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, src.Close()) }() // while src is open, its lock keeps a node from starting
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	src, err := from.open(from.path(dataDir))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, src.Close()) }()
 	if to.exists(dataDir) {
-		err = checkCopy(src, to, to.path(dataDir), log)
+		err = checkCopy(src, to, to.path(dataDir))
 	} else {
-		err = makeCopy(ctx, src, to, to.path(dataDir), log)
+		err = makeCopy(ctx, src, to, to.path(dataDir))
 	}
 	if err != nil {
 		return err
@@ -62,17 +66,15 @@ func removeObsolete(dataDir string, from Kind) error {
 }
 
 // makeCopy copies src to a new log of the kind to. The new log appears at the path only when it is complete.
-func makeCopy(ctx context.Context, src logAndVotes, to Kind, path string, log *slog.Logger) error {
+func makeCopy(ctx context.Context, src logAndVotes, to Kind, path string) error {
 	copying := path + convertingSuffix
 	if err := os.RemoveAll(copying); err != nil {
 		return err
 	}
-	if to == WAL { // a WAL folder without metadata is not a log
-		if err := os.RemoveAll(path); err != nil {
-			return err
-		}
+	if err := os.RemoveAll(path); err != nil { // a folder without a log
+		return err
 	}
-	dst, err := to.open(copying, log)
+	dst, err := to.open(copying)
 	if err != nil {
 		return err
 	}
@@ -89,8 +91,8 @@ func makeCopy(ctx context.Context, src logAndVotes, to Kind, path string, log *s
 }
 
 // checkCopy returns ErrTwoLogs if the log that exists at the path is older than src, the log that it is to replace.
-func checkCopy(src logAndVotes, to Kind, path string, log *slog.Logger) error {
-	dst, err := to.open(path, log)
+func checkCopy(src logAndVotes, to Kind, path string) error {
+	dst, err := to.open(path)
 	if err != nil {
 		return err
 	}

@@ -119,7 +119,7 @@ func places(t *testing.T) int {
 }
 
 // A node notices a flipped bit in any part of its log that is in use, before it serves what it read. Two kinds look like an unfinished write, so the store
-// drops entries: for raft-wal, a bit in a frame header of the newest segment; for boltdb, one in the newest meta page. The end mark (the file log-end,
+// drops entries: for the WAL, a bit in a frame of the newest segment; for boltdb, one in the newest meta page. The end mark (the file log-end,
 // which names the last acknowledged entry) shows that entries are missing.
 func TestFlippedBitInALogIsNoticed(t *testing.T) {
 	for _, kind := range []Kind{BoltDB, WAL} {
@@ -141,8 +141,10 @@ func TestFlippedBitInALogIsNoticed(t *testing.T) {
 					_ = os.RemoveAll(fresh) // t.TempDir does it again at the end
 				}
 				t.Logf("%s, %d bytes, %v", name, len(used), found)
-				// A damaged end mark is no error: it is written anew. In each other file some of the flipped bits are in use.
-				if found[noticed] == 0 && name != markFile || found[changed]+found[cut] > 0 {
+				// A damaged end mark is no error: it is written anew. votes.db has one key, and readDamaged reads no votes.
+				// In each other file some of the flipped bits are in use.
+				mustNotice := name != markFile && filepath.Base(name) != votesFile
+				if found[noticed] == 0 && mustNotice || found[changed]+found[cut] > 0 {
 					t.Error("a flipped bit was not noticed")
 				}
 			}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"holdfast/internal/durable"
+	"holdfast/cluster/wal"
 )
 
 // ErrShortened says that a log has lost entries at its end that it had acknowledged.
@@ -36,8 +36,6 @@ type markedLog struct {
 	mu   sync.Mutex
 	file markWriter
 	mark entryID
-
-	hasMarkedEntry bool // when the log was opened, the mark named an entry, and the log had that entry
 }
 
 // markWriter is what markedLog needs of its file.
@@ -49,64 +47,82 @@ type markWriter interface {
 
 // openMarked returns the store with the end mark of its data folder. All entries of the store must be synced. The error is ErrShortened if the log ends
 // below the mark, or has an entry of another term there. openMarked closes the store if it fails.
-func openMarked(store logAndVotes, dataDir string, log *slog.Logger) (*markedLog, error) {
-	m, err := openMark(store, filepath.Join(dataDir, markFile), log)
+func openMarked(store logAndVotes, folder wal.Folder, log *slog.Logger) (*markedLog, error) {
+	m, err := openMark(store, folder, log)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
 	return m, nil
 }
 
-func openMark(store logAndVotes, path string, log *slog.Logger) (*markedLog, error) {
+func openMark(store logAndVotes, folder wal.Folder, log *slog.Logger) (*markedLog, error) {
 	last, err := lastEntry(store)
 	if err != nil {
 		return nil, err
 	}
-	confirmed := false
-	old, err := readMark(path)
+	old, err := readMark(folder)
 	if errors.Is(err, errMalformedMark) {
-		log.Warn("the mark of the log's end is malformed: it is written anew", "file", path)
+		log.Warn("the mark of the log's end is malformed: it is written anew", "file", markFile)
 		err = fs.ErrNotExist
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		err = durable.WriteFile(path, formatMark(last))
+		err = createMark(folder, last)
 	case err == nil:
-		confirmed, err = checkMark(store, old, last)
+		err = checkMark(store, old, last)
 	}
 	if err != nil {
 		return nil, err
 	}
-	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	file, err := folder.Open(markFile)
 	if err != nil {
 		return nil, err
 	}
-	m := &markedLog{logAndVotes: store, file: file, hasMarkedEntry: confirmed}
+	m := &markedLog{logAndVotes: store, file: file}
 	if err := m.setLocked(last); err != nil { // m is not shared yet
 		return nil, errors.Join(err, file.Close())
 	}
 	return m, nil
 }
 
-// checkMark returns ErrShortened if the log ends before old, the entry of the mark, or has another term there. found reports whether the log has old:
-// compaction may have removed it. last is the last entry of the log.
-func checkMark(store raft.LogStore, old, last entryID) (found bool, err error) {
+// createMark replaces the mark. It gets its name when it is on the disk.
+func createMark(folder wal.Folder, at entryID) error {
+	file, err := folder.Create(markFile + newSuffix)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteAt(formatMark(at), 0)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	if err := folder.Rename(markFile+newSuffix, markFile); err != nil {
+		return err
+	}
+	return folder.Sync()
+}
+
+// checkMark returns ErrShortened if the log ends before old, the entry of the mark, or has another term there. Compaction may have removed that entry. last
+// is the last entry of the log.
+func checkMark(store raft.LogStore, old, last entryID) error {
 	const whatToDo = "If the members that are up are a majority without this one, empty the data folder, and this node joins anew; otherwise see " + markFile +
 		" in the documentation"
 	if last.index < old.index {
-		return false, fmt.Errorf("%w: it ends at entry %d, but entry %d was on the disk. %s", ErrShortened, last.index, old.index, whatToDo)
+		return fmt.Errorf("%w: it ends at entry %d, but entry %d was on the disk. %s", ErrShortened, last.index, old.index, whatToDo)
 	}
 	has, err := entryAt(store, old.index)
 	if errors.Is(err, raft.ErrLogNotFound) {
-		return false, nil
+		return nil
 	}
 	if err != nil {
-		return false, err
+		return err
 	}
 	if has.term != old.term {
-		return false, fmt.Errorf("%w: entry %d has the term %d, but that of term %d was on the disk. %s", ErrShortened, old.index, has.term, old.term, whatToDo)
+		return fmt.Errorf("%w: entry %d has the term %d, but that of term %d was on the disk. %s", ErrShortened, old.index, has.term, old.term, whatToDo)
 	}
-	return old.index > 0, nil
+	return nil
 }
 
 // lastEntry returns the id of the last entry.
@@ -210,9 +226,13 @@ func formatMark(m entryID) []byte {
 
 var errMalformedMark = errors.New("malformed mark of the log's end")
 
-func readMark(path string) (m entryID, err error) {
-	data, err := os.ReadFile(path)
+func readMark(folder wal.Folder) (m entryID, err error) {
+	file, err := folder.Open(markFile)
 	if err != nil {
+		return entryID{}, err
+	}
+	data, err := io.ReadAll(io.NewSectionReader(file, 0, int64(2*markSize)))
+	if err = errors.Join(err, file.Close()); err != nil {
 		return entryID{}, err
 	}
 	if _, err := fmt.Sscanf(string(data), markFormat, &m.index, &m.term); err != nil || string(data) != string(formatMark(m)) {

@@ -120,7 +120,7 @@ func TestStoresAreLocked(t *testing.T) {
 			if _, err := OpenStores(dir, kind, quiet()); !errors.Is(err, ErrLocked) {
 				t.Errorf("%s: %v", kind, err)
 			}
-			if _, err := ConvertLog(t.Context(), dir, kind.other(), quiet()); !errors.Is(err, ErrLocked) {
+			if _, err := ConvertLog(t.Context(), dir, kind.other()); !errors.Is(err, ErrLocked) {
 				t.Errorf("%s: converted: %v", kind, err)
 			}
 			if err := stores.Close(); err != nil {

@@ -1,27 +1,24 @@
 package raftlog
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	wal "github.com/hashicorp/raft-wal"
-	"github.com/hashicorp/raft-wal/metadb"
-	"go.etcd.io/bbolt"
-	bbolterrors "go.etcd.io/bbolt/errors"
+
+	"holdfast/cluster/wal"
 )
 
 // Kind is a kind of log store: a value of the setting cluster.logStore.
 type Kind string
 
-// The log stores. BoltDB syncs twice for each batch of entries. WAL only appends, and syncs once. Both keep the term and the vote in a BoltDB file. WAL allocates
-// disk space in segments of segmentSize.
+// The log stores. BoltDB syncs twice for each batch of entries. WAL only appends, and syncs once (package
+// wal). Both keep the term and the vote in a boltdb file. WAL allocates disk space in segments of 64 MiB.
 const (
 	// Auto is the store that a data folder already has, and WAL if it has none.
 	Auto   Kind = "auto"
@@ -44,6 +41,7 @@ func (k Kind) resolve(dataDir string) Kind {
 const (
 	boltFile         = "raft.db"
 	walFolder        = "wal"
+	votesFile        = "votes.db"    // in walFolder
 	convertingSuffix = ".converting" // suffix of a log that ConvertLog is writing
 	removingSuffix   = ".removing"   // suffix of a log that ConvertLog has replaced
 )
@@ -68,11 +66,16 @@ func (k Kind) other() Kind {
 	return WAL
 }
 
-// exists reports whether a data folder has a log of this kind. It returns true if it cannot tell: a node that has a log must not start as a new one.
+// exists reports whether a data folder has a log of this kind. It returns true if it cannot tell: a node
+// that has a log must not start as a new one.
 func (k Kind) exists(dataDir string) bool {
 	file := k.path(dataDir)
 	if k == WAL {
-		file = filepath.Join(file, metadb.FileName)
+		hasLog, err := wal.Exists(wal.Dir(file))
+		if hasLog || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+		file = filepath.Join(file, votesFile)
 	}
 	_, err := os.Stat(file)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -88,93 +91,46 @@ type logAndVotes interface {
 	Close() error
 }
 
-// open opens the store at a path, and creates it if it is missing.
-func (k Kind) open(path string, log *slog.Logger) (logAndVotes, error) {
+// open opens the store at a path, and creates it if it is missing. The data folder must be locked.
+func (k Kind) open(path string) (logAndVotes, error) {
 	if k == WAL {
-		return openWAL(path, log)
+		return openWAL(path)
 	}
-	store, err := raftboltdb.New(raftboltdb.Options{
-		Path: path,
-		BoltOptions: &bbolt.Options{
-			Timeout: 2 * time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType,
-		},
-		MsgpackUseNewTimeFormat: true,
-	})
-	if errors.Is(err, bbolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("%w: %s", ErrLocked, path)
-	}
-	if err != nil { // a nil *BoltStore in the interface would not be nil
-		return nil, err
-	}
-	return store, nil
+	return openBolt(path)
 }
 
-// walStore is a WAL whose folder is locked. raft-wal itself locks only its metadata, and bbolt would wait for that lock for ever.
+// walStore is a write-ahead log in a folder. The term and the vote are in a boltdb file beside it.
 type walStore struct {
-	*wal.WAL
-	path string
-	meta *metadb.BoltMetaDB // the WAL's metadata; Close closes it, too, because not every version of raft-wal does
-	lock *os.File
-	// unlisted are the segments that renameUnlisted renamed when the WAL was opened.
-	unlisted []string
+	*wal.Log
+	raft.StableStore
+	votes io.Closer
 }
 
-func openWAL(path string, log *slog.Logger) (logAndVotes, error) {
+// openWAL opens a write-ahead log. The file of the votes is created first: a folder that has segments
+// and no votes has lost them.
+func openWAL(path string) (logAndVotes, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, err
 	}
-	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	folder := wal.Dir(path)
+	file := filepath.Join(path, votesFile)
+	hasLog, err := wal.Exists(folder)
 	if err != nil {
 		return nil, err
 	}
-	if err := lockFile(lock); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), lock.Close())
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && hasLog {
+		return nil, fmt.Errorf("%w: %s is missing", wal.ErrDamaged, file)
 	}
-	meta := &metadb.BoltMetaDB{}
-	var unlisted []string
-	for _, prepare := range []func() error{
-		func() error { return syncFiles(path) }, // first: the others change files according to what they read
-		func() error { return mendWAL(path, meta) },
-		func() error { return trimSealed(path, meta) },
-		func() (err error) { unlisted, err = renameUnlisted(path, meta); return err },
-	} {
-		if err = prepare(); err != nil {
-			break
-		}
-	}
-	var store *wal.WAL
-	if err == nil {
-		store, err = wal.Open(path, wal.WithLogger(Logger(log)), wal.WithMetaStore(meta), wal.WithSegmentSize(segmentSize))
-	}
+	votes, err := openBolt(file)
 	if err != nil {
-		return nil, errors.Join(err, meta.Close(), lock.Close())
+		return nil, err
 	}
-	return &walStore{store, path, meta, lock, unlisted}, nil
+	log, err := wal.Open(wal.Config{Folder: folder, Random: rand.Reader})
+	if err != nil {
+		return nil, errors.Join(err, votes.Close())
+	}
+	return &walStore{log, votes, votes}, nil
 }
 
-// StoreLogs implements raft.LogStore. It appends at most appendLimit bytes at a time; a larger entry is appended alone.
-func (w *walStore) StoreLogs(logs []*raft.Log) error {
-	for len(logs) > 0 {
-		count, size := 1, len(logs[0].Data)
-		for count < len(logs) && size+len(logs[count].Data) <= appendLimit {
-			size += len(logs[count].Data)
-			count++
-		}
-		if err := w.WAL.StoreLogs(logs[:count]); err != nil {
-			return err
-		}
-		logs = logs[count:]
-	}
-	return nil
-}
-
-// DeleteRange implements raft.LogStore.
-func (w *walStore) DeleteRange(first, last uint64) error {
-	if err := w.WAL.DeleteRange(first, last); err != nil {
-		return err
-	}
-	return trimSealed(w.path, w.meta)
-}
-
-// Close closes the log, then unlocks the folder.
-func (w *walStore) Close() error { return errors.Join(w.WAL.Close(), w.meta.Close(), w.lock.Close()) }
+// Close closes the log and the votes.
+func (w *walStore) Close() error { return errors.Join(w.Log.Close(), w.votes.Close()) }

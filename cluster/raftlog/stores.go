@@ -3,12 +3,14 @@ package raftlog
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/wal"
 	"holdfast/internal/durable"
 )
 
@@ -99,43 +101,65 @@ const retainedSnapshots = 2
 // OpenStores opens the stores in a folder, and creates the folder if it is missing. The error wraps ErrOtherStore if the folder has a log of another kind,
 // ErrLocked if another process uses it, and ErrShortened if the end of the log is missing.
 func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
-	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+	stores, err := openFolder(dataDir, kind, log)
+	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %w", err)
 	}
-	kind = kind.resolve(dataDir) // Auto becomes the kind of the log in the folder
-	if kind.other().exists(dataDir) {
-		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), ErrOtherStore)
+	return stores, nil
+}
+
+func openFolder(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		return Stores{}, err
 	}
-	if !kind.exists(dataDir) { // the end mark of a log that is gone, which a crash may leave, must not apply to the new log
-		if err := removeMark(dataDir); err != nil {
-			return Stores{}, fmt.Errorf("open stores: %w", err)
-		}
-	}
-	opened, err := kind.open(kind.path(dataDir), log)
+	lock, err := lockFolder(dataDir)
 	if err != nil {
-		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
+		return Stores{}, err
 	}
-	if kind.other().exists(dataDir) { // ConvertLog ran after the first check and before kind.open locked the folder
-		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), errors.Join(ErrOtherStore, opened.Close()))
-	}
-	store, err := openMarked(opened, dataDir, log)
+	store, err := openLog(dataDir, kind.resolve(dataDir), log)
 	if err != nil {
-		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
-	}
-	// The log reaches its end mark, so segments that raft-wal does not list are left over from an interrupted change.
-	if w, isWAL := opened.(*walStore); isWAL && store.hasMarkedEntry {
-		if err := w.removeUnlistedSegments(); err != nil {
-			return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))
-		}
+		return Stores{}, errors.Join(err, lock.Close())
 	}
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dataDir, retainedSnapshots, Logger(log))
 	if err != nil {
-		return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))
+		return Stores{}, errors.Join(err, store.Close(), lock.Close())
 	}
 	return Stores{
 		Log: store, Stable: store, Snapshots: fileSnapshots{snapshots, dataDir},
-		Offered: offerFile(filepath.Join(dataDir, "offered")), Close: store.Close,
+		Offered: offerFile(filepath.Join(dataDir, "offered")),
+		Close:   func() error { return errors.Join(store.Close(), lock.Close()) },
 	}, nil
+}
+
+// openLog opens the log of a kind, with its end mark. The data folder must be locked.
+func openLog(dataDir string, kind Kind, log *slog.Logger) (*markedLog, error) {
+	if kind.other().exists(dataDir) {
+		return nil, fmt.Errorf("%s: %w", kind.other().path(dataDir), ErrOtherStore)
+	}
+	if !kind.exists(dataDir) { // the end mark of a log that is gone, which a crash may leave, must not apply to the new log
+		if err := removeMark(dataDir); err != nil {
+			return nil, err
+		}
+	}
+	opened, err := kind.open(kind.path(dataDir))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", kind.path(dataDir), err)
+	}
+	store, err := openMarked(opened, wal.Dir(dataDir), log)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", kind.path(dataDir), err)
+	}
+	return store, nil
+}
+
+// OpenLog opens a write-ahead log with its end mark, as OpenStores does, in a folder that is handed in.
+// votes is where the term and the vote are kept. The log is opened once at a time.
+func OpenLog(config wal.Config, votes raft.StableStore, log *slog.Logger) (raft.LogStore, error) {
+	opened, err := wal.Open(config)
+	if err != nil {
+		return nil, err
+	}
+	return openMarked(&walStore{opened, votes, io.NopCloser(nil)}, config.Folder, log)
 }
 
 type offerFile string

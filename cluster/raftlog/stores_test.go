@@ -146,17 +146,17 @@ func TestConvertLogSkipsAGapAndRefusesTwoLogs(t *testing.T) {
 	if err := errors.Join(stores.Log.StoreLogs(entries(1, 5)), stores.Log.StoreLogs(entries(35, 40)), stores.Close()); err != nil {
 		t.Fatal(err)
 	}
-	empty, err := WAL.open(WAL.path(dir), quiet())
+	empty, err := WAL.open(WAL.path(dir))
 	if err = errors.Join(err, empty.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ConvertLog(t.Context(), dir, WAL, quiet()); !errors.Is(err, ErrTwoLogs) {
+	if _, err := ConvertLog(t.Context(), dir, WAL); !errors.Is(err, ErrTwoLogs) {
 		t.Errorf("an empty log has replaced the other: %v", err)
 	}
 	if err := os.RemoveAll(WAL.path(dir)); err != nil {
 		t.Fatal(err)
 	}
-	if converted, err := ConvertLog(t.Context(), dir, WAL, quiet()); !converted || err != nil {
+	if converted, err := ConvertLog(t.Context(), dir, WAL); !converted || err != nil {
 		t.Fatal(err)
 	}
 	stores = openStores(t, dir, WAL)

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"log/slog"
-
 	"github.com/spf13/cobra"
 
 	"holdfast/cluster/raftlog"
@@ -32,7 +30,7 @@ It takes the settings of the server: its file, environment and flags.`,
 		if to == raftlog.Auto {
 			return usagef("cluster.logStore is %q: name the store to convert to, %s or %s", to, raftlog.WAL, raftlog.BoltDB)
 		}
-		converted, err := raftlog.ConvertLog(command.Context(), s.Node.DataDir, to, slog.New(slog.DiscardHandler))
+		converted, err := raftlog.ConvertLog(command.Context(), s.Node.DataDir, to)
 		if err != nil {
 			return err
 		}

@@ -8,12 +8,24 @@ import (
 
 // All returns the mutants, by the part that they break.
 func All() []Mutant {
-	return slices.Concat(stateMachine(), replication(), frontEnd(), mirrors(), takeover())
+	return slices.Concat(stateMachine(), raftLog(), replication(), frontEnd(), mirrors(), takeover())
 }
 
 // one returns a mutant that consists of one edit.
 func one(name, what, check, file, before, after string) Mutant {
 	return Mutant{Name: name, What: what, Check: check, Edits: []overlay.Edit{{File: file, Old: before, New: after}}}
+}
+
+func raftLog() []Mutant {
+	return []Mutant{
+		one("wal_unauthenticated", "a torn frame of the log counts as one", "unexpected end", "cluster/wal/segment.go",
+			"if want != mac(head[4:]) {", "if false {").shownBy("power failure", "kill -9", "power failure of the leader"),
+		one("wal_unsynced", "entries are acknowledged before they are synced", "unexpected end, linearizable", "cluster/wal/log.go",
+			"\tif err := l.newest().file.Sync(); err != nil {\n\t\treturn err\n\t}\n\tl.mu.Lock()\n\tdefer",
+			"\tl.mu.Lock()\n\tdefer").shownBy("power failure", "power failure of the leader", "kill all"),
+		one("wal_found_unsynced", "a log that is opened counts as synced", "unexpected end, linearizable", "cluster/wal/log.go",
+			"if err == nil && len(numbers) > 0 {", "if false {").shownBy("power failure", "kill -9", "kill all"),
+	}
 }
 
 func stateMachine() []Mutant {

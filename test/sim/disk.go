@@ -8,26 +8,29 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster/raftlog"
+	"holdfast/cluster/wal"
+	"holdfast/test/crashdisk"
 	"holdfast/test/sim/schedule"
 )
 
-// disk is what a machine stores: it outlives the processes that use it. Each write takes effect as a whole or not at all, as bbolt's
-// do. For a write that is under way when the process dies, chance decides.
+// disk is what a machine stores: it outlives the processes that use it. The log is in files, of which a
+// power failure takes what was not synced (package crashdisk). Each other write takes effect as a whole or
+// not at all, as bbolt's do. For a write that is under way when the process dies, chance decides.
 type disk struct {
 	mu          schedule.Mutex
 	random      *rand.Rand
-	incarnation string // the node's incarnation: the random part of its Raft id; empty for a new machine
-	logs        map[uint64]*raft.Log
-	first       uint64
-	last        uint64
+	incarnation string          // the node's incarnation: the random part of its Raft id; empty for a new machine
+	files       *crashdisk.Disk // of the log and its end mark
 	stable      map[string][]byte
 	snapshots   []*savedSnapshot // the newest last
 	offered     []byte           // what the offerStore saved
@@ -50,21 +53,28 @@ type savedSnapshot struct {
 }
 
 func newDisk(random *rand.Rand, latency time.Duration) *disk {
-	return &disk{random: random, latency: latency, logs: make(map[uint64]*raft.Log), stable: make(map[string][]byte)}
+	return &disk{random: random, latency: latency, files: newFiles(random), stable: make(map[string][]byte)}
+}
+
+func newFiles(random *rand.Rand) *crashdisk.Disk {
+	return crashdisk.New(rand.New(rand.NewPCG(random.Uint64(), 1)))
 }
 
 // losePower takes away what was not synced.
 func (d *disk) losePower() {
-	d.locked(func(d *disk) { d.contact, d.touched = d.synced, d.wasSynced })
+	d.locked(func(d *disk) {
+		d.contact, d.touched = d.synced, d.wasSynced
+		d.files.LosePower(d.random, 512)
+	})
 }
 
 // wipe makes the disk a new one.
 func (d *disk) wipe() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.incarnation, d.first, d.last, d.snapshots, d.offered, d.contact, d.touched = "", 0, 0, nil, nil, 0, false
+	d.incarnation, d.snapshots, d.offered, d.contact, d.touched = "", nil, nil, 0, false
 	d.synced, d.wasSynced = 0, false
-	d.logs, d.stable = make(map[uint64]*raft.Log), make(map[string][]byte)
+	d.files, d.stable = newFiles(d.random), make(map[string][]byte)
 }
 
 // inTrouble reports whether a fault has affected the disk a short time ago.
@@ -75,42 +85,25 @@ func (d *disk) inTrouble() bool {
 	return time.Since(d.trouble) < recent
 }
 
-// flip flips one bit of the newest snapshot, or of a log entry that a restarted node reads. It returns which of these it damaged, or ""
-// if there is neither.
+// flip flips one bit of the newest snapshot, or of a segment of the log. It returns which of these it
+// damaged, or "" if there is neither.
 func (d *disk) flip() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	covered := uint64(0)
-	if len(d.snapshots) > 0 {
+	if len(d.snapshots) > 0 && d.random.IntN(3) == 0 {
 		saved := *d.snapshots[len(d.snapshots)-1]
-		covered = saved.meta.Index
-		if d.random.IntN(3) == 0 {
-			saved.data = d.flipped(saved.data)
-			d.snapshots[len(d.snapshots)-1] = &saved
-			return fmt.Sprintf("the snapshot at %d", saved.meta.Index)
-		}
+		saved.data = d.flipped(saved.data)
+		d.snapshots[len(d.snapshots)-1] = &saved
+		return fmt.Sprintf("the snapshot at %d", saved.meta.Index)
 	}
-	var entries []uint64
-	for index := max(d.first, covered+1); index <= d.last; index++ {
-		if entry := d.logs[index]; entry != nil && entry.Type == raft.LogCommand {
-			entries = append(entries, index)
-		}
-	}
-	if len(entries) == 0 {
+	segments := slices.DeleteFunc(d.files.Names(), func(name string) bool { return !strings.HasSuffix(name, ".wal") })
+	if len(segments) == 0 {
 		return ""
 	}
-	index := entries[d.random.IntN(len(entries))]
-	damaged := *d.logs[index]
-	switch d.random.IntN(5) {
-	case 0:
-		damaged.Term ^= 1 << d.random.IntN(8)
-	case 1:
-		damaged.Type = raft.LogNoop // LogCommand differs from it by one bit
-	default:
-		damaged.Data = d.flipped(damaged.Data)
-	}
-	d.logs[index] = &damaged
-	return fmt.Sprintf("the log entry at %d", index)
+	name := segments[d.random.IntN(len(segments))]
+	offset := d.random.Int64N(d.files.Used(name))
+	d.files.Flip(name, offset, uint(d.random.IntN(8)))
+	return fmt.Sprintf("%s at %d", name, offset)
 }
 
 func (d *disk) flipped(data []byte) []byte {
@@ -121,12 +114,14 @@ func (d *disk) flipped(data []byte) []byte {
 	return damaged
 }
 
-// copied returns a copy of the disk for a process that has died: what still runs of the process reads and writes the copy.
-func (d *disk) copied() *disk {
+// split returns a disk for a process that has died: what still runs of the process reads and writes that.
+// The process has open files, so these go with it, and d goes on with copies.
+func (d *disk) split() *disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	defer func() { d.files = d.files.Clone() }()
 	return &disk{
-		random: rand.New(rand.NewPCG(d.random.Uint64(), 0)), incarnation: d.incarnation, logs: maps.Clone(d.logs), first: d.first, last: d.last,
+		random: rand.New(rand.NewPCG(d.random.Uint64(), 0)), incarnation: d.incarnation, files: d.files,
 		stable: maps.Clone(d.stable), snapshots: slices.Clone(d.snapshots), offered: d.offered,
 	}
 }
@@ -162,7 +157,7 @@ func (m *mount) die() {
 				m.disk.locked(w.change)
 			}
 		}
-		m.over, m.disk = true, m.disk.copied()
+		m.over, m.disk = true, m.disk.split()
 		close(m.dead)
 	}
 }
@@ -222,80 +217,49 @@ func diedWhileWaiting[T any](m *mount, c <-chan T) bool {
 	}
 }
 
-// stores returns what a node keeps its state in.
-func (m *mount) stores() raftlog.Stores {
+// stores returns what a node keeps its state in. The log is the product's own, in files of this disk.
+func (m *mount) stores(log *slog.Logger) (raftlog.Stores, error) {
+	stable := stableStore{m}
+	d := m.view()
+	d.mu.Lock()
+	files, secrets := d.files, rand.New(rand.NewPCG(d.random.Uint64(), 2))
+	d.mu.Unlock()
+	const segmentSize, frameSize = 64 << 10, 2 << 10 // small, so that segments end and entries have several frames
+	entries, err := raftlog.OpenLog(wal.Config{
+		Folder: files.Folder(m.step), Random: randomBytes{secrets}, SegmentSize: segmentSize, FrameSize: frameSize,
+	}, stable, log)
 	return raftlog.Stores{
-		Log: logStore{m}, Stable: stableStore{m}, Snapshots: snapshotStore{m}, Offered: offerStore{m},
+		Log: entries, Stable: stable, Snapshots: snapshotStore{m}, Offered: offerStore{m},
 		Close: func() error { return nil },
+	}, err
+}
+
+// step is a crashdisk.Hook: a sync takes the time of a write. Some writes are interrupted, so that a
+// process is killed in their middle.
+func (m *mount) step(s crashdisk.Step) error {
+	if s.Syncs {
+		return m.write(func(*disk) { s.Apply() })
 	}
+	d, pause := m.view(), false
+	d.locked(func(d *disk) { pause = d.latency > 0 && d.random.IntN(8) == 0 })
+	if pause {
+		timer := time.NewTimer(time.Microsecond)
+		diedWhileWaiting(m, timer.C)
+		timer.Stop()
+	}
+	s.Apply()
+	return nil
 }
 
-// logStore is a raft.LogStore.
-type logStore struct{ mount *mount }
+// randomBytes is a source of keys that a seed decides.
+type randomBytes struct{ random *rand.Rand }
 
-// FirstIndex implements raft.LogStore.
-func (s logStore) FirstIndex() (index uint64, err error) {
-	s.mount.view().locked(func(d *disk) { index = d.first })
-	return index, nil
-}
-
-// LastIndex implements raft.LogStore.
-func (s logStore) LastIndex() (index uint64, err error) {
-	s.mount.view().locked(func(d *disk) { index = d.last })
-	return index, nil
-}
-
-// GetLog implements raft.LogStore.
-func (s logStore) GetLog(index uint64, log *raft.Log) (err error) {
-	s.mount.view().locked(func(d *disk) {
-		stored := d.logs[index]
-		if stored == nil {
-			err = raft.ErrLogNotFound
-			return
-		}
-		*log = *stored
-	})
-	return err
-}
-
-// StoreLog implements raft.LogStore.
-func (s logStore) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
-
-// StoreLogs implements raft.LogStore.
-func (s logStore) StoreLogs(logs []*raft.Log) error {
-	return s.mount.write(func(d *disk) {
-		for _, log := range logs {
-			stored := *log
-			stored.Data = bytes.Clone(log.Data) // a bit that flips here flips nowhere else
-			d.logs[log.Index] = &stored
-			if d.first == 0 || log.Index < d.first {
-				d.first = log.Index
-			}
-			d.last = max(d.last, log.Index)
-		}
-	})
-}
-
-// DeleteRange implements raft.LogStore. The log need not have all of the range. Raft reads the first index before it calls DeleteRange,
-// and got 0 if the log was empty then. Another goroutine may have stored entries since.
-func (s logStore) DeleteRange(first, last uint64) error {
-	return s.mount.write(func(d *disk) {
-		first, last := max(first, d.first), min(last, d.last)
-		if d.last == 0 || first > last {
-			return
-		}
-		for index := first; index <= last; index++ {
-			delete(d.logs, index)
-		}
-		switch {
-		case first == d.first && last == d.last:
-			d.first, d.last = 0, 0
-		case first == d.first:
-			d.first = last + 1
-		case last == d.last:
-			d.last = first - 1
-		}
-	})
+// Read implements io.Reader.
+func (r randomBytes) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(r.random.Uint32())
+	}
+	return len(p), nil
 }
 
 // stableStore is a raft.StableStore. A write that fails ends the process, because raft would panic.

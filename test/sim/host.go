@@ -244,7 +244,7 @@ func (h *host) restartAfterExit(p *process, reason error) {
 	}
 	wipe := false
 	switch {
-	case errors.Is(reason, raftlog.ErrDisk) && h.disk.inTrouble():
+	case (errors.Is(reason, raftlog.ErrDisk) || errors.Is(reason, errDiskFails)) && h.disk.inTrouble():
 	case errors.Is(reason, cluster.ErrRemoved):
 		if wipe = true; !removed {
 			h.sim.violation("unexpected end", "%s: %v", h.name, reason)
@@ -300,7 +300,10 @@ func (p *process) run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, closeLinks())
 	}
-	stores := p.mount.stores()
+	stores, err := p.mount.stores(p.log)
+	if err != nil {
+		return errors.Join(err, closeLinks())
+	}
 	members, err := p.assemble(ctx, network, id, &stores)
 	if err != nil {
 		return errors.Join(err, closeLinks())
