@@ -23,6 +23,7 @@ type Metrics struct {
 	snapshotBytes        prometheus.Gauge
 	storeSeconds         *prometheus.HistogramVec // labelled by the kind of data that is written
 	leaderChanges        prometheus.Counter
+	comparisons          *prometheus.CounterVec // labelled by the result
 }
 
 // NewMetrics registers the metrics. It panics if the registry already has one of them.
@@ -56,7 +57,13 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Name: "holdfast_store_seconds", Help: "Time of one write to the disk: append or delete log entries, a vote, or a term.", Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
 	}, []string{"what"})
 	m.leaderChanges = counter("holdfast_leader_changes_total", "Changes of the leader that this node saw in its polls, the first leader included.")
-	registry.MustRegister(m.storeSeconds, m.leaderChanges, m.entries, m.commands, m.entryBytes, m.applySeconds, m.readIndexSeconds, m.skipped, m.droppedNotifications,
+	m.comparisons = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_replica_comparisons_total", Help: "Comparisons of the replicas' states by this node as the leader: agree, differ, or incomplete where a member did not answer and the others agree.",
+	}, []string{"result"})
+	for _, result := range []string{comparisonAgrees, comparisonDiffers, comparisonIncomplete} {
+		m.comparisons.WithLabelValues(result)
+	}
+	registry.MustRegister(m.comparisons, m.storeSeconds, m.leaderChanges, m.entries, m.commands, m.entryBytes, m.applySeconds, m.readIndexSeconds, m.skipped, m.droppedNotifications,
 		m.leader, m.leaderships, m.snapshotSeconds, m.snapshotBytes)
 	return m
 }
@@ -88,6 +95,24 @@ func (m *Metrics) setLeading(leads bool) {
 
 func (m *Metrics) observeStoreCall(what string, took time.Duration) {
 	m.storeSeconds.WithLabelValues(what).Observe(took.Seconds())
+}
+
+// Results of a comparison of the replicas.
+const (
+	comparisonAgrees     = "agree"
+	comparisonDiffers    = "differ"
+	comparisonIncomplete = "incomplete"
+)
+
+func (m *Metrics) observeVerification(v Verification) {
+	switch {
+	case !v.Agree:
+		m.comparisons.WithLabelValues(comparisonDiffers).Inc()
+	case v.Complete:
+		m.comparisons.WithLabelValues(comparisonAgrees).Inc()
+	default:
+		m.comparisons.WithLabelValues(comparisonIncomplete).Inc()
+	}
 }
 
 func (m *Metrics) setSnapshotBytes(bytes int64) { m.snapshotBytes.Set(float64(bytes)) }

@@ -114,7 +114,7 @@ func (n *Node) Status() Status {
 	return Status{
 		ID: n.self.ID, Role: n.self.raftState(), Servers: servers, Serving: n.commands.serving(), Behind: n.memberWatch.behind(), Learning: n.self.learning(servers),
 		Term: n.self.raft.CurrentTerm(), LeaderID: n.self.leader(), Commit: n.self.raft.CommitIndex(), Last: n.self.raft.LastIndex(),
-		State: n.replica.Status(),
+		State: n.replica.Status(), Divergence: n.verifier.divergence(),
 	}
 }
 

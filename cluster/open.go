@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -37,6 +38,8 @@ func (n *Node) start(config Config, observer Observer) error {
 	}
 	start := n.lifecycle.start
 	confirmer := &confirmer{id: config.ID, term: n.self.term, servers: n.self.servers, client: n.env.Client, timeout: config.Timing.Election, start: start}
+	peers := peer.NewStatuses(config.ID, n.env.Client, n.self.servers, n.env.Clock.Monotonic)
+	n.self.acknowledged = peers.Acknowledged
 	n.commands = &commandRouter{observer: observer, confirmTerm: confirmer.confirm}
 	ctx, stop := context.WithCancel(context.Background())
 	n.lifecycle.stop = stop
@@ -46,10 +49,9 @@ func (n *Node) start(config Config, observer Observer) error {
 		return err
 	}
 
-	peers := peer.NewStatuses(config.ID, n.env.Client, n.self.servers, n.env.Clock.Monotonic)
 	n.memberWatch = &memberWatch{
 		self: n.self.Server, servers: n.self.servers, leader: n.self.leader, applied: n.self.applied, client: n.env.Client,
-		maxClockOffset: config.MaxClockOffset, election: config.Timing.Election, exit: n.env.Exit, leaderChanged: n.env.Metrics.leaderChanges.Inc, log: n.env.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: start,
+		maxClockOffset: config.MaxClockOffset, election: config.Timing.Election, lastIndex: n.self.raft.LastIndex, exit: n.env.exit, leaderChanged: n.env.Metrics.leaderChanges.Inc, log: n.env.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: start,
 	}
 	n.offerer = offer.New(config.Offer, offer.Environment{
 		Offered: n.env.Stores.Offered, Settings: n.self.settings, Version: n.self.version, Serving: n.commands.serving,
@@ -65,7 +67,10 @@ func (n *Node) start(config Config, observer Observer) error {
 		status: n.self.status, peers: peers, log: n.env.Log,
 	}
 	n.broadcaster = &broadcaster{id: config.ID, servers: n.self.servers, client: n.env.Client, observer: observer, log: n.env.Log}
-	n.verifier = &verifier{id: config.ID, servers: n.self.servers, client: n.env.Client, state: n.replica, execute: n.commands.executeAt}
+	n.verifier = &verifier{
+		id: config.ID, servers: n.self.servers, client: n.env.Client, state: n.replica, execute: n.commands.executeAt,
+		serving: n.commands.serving, observe: n.env.Metrics.observeVerification, log: n.env.Log,
+	}
 	n.snapshots = &Snapshots{
 		state: n.replica, snapshot: func() error { return n.self.raft.Snapshot().Error() }, minBytes: config.SnapshotBytes, newestBytes: snapshots.NewestBytes,
 		metrics: n.env.Metrics, log: n.env.Log, members: n.members, execute: n.commands.execute, random: n.env.Random,
@@ -79,7 +84,7 @@ func (n *Node) start(config Config, observer Observer) error {
 		proposals: config.Proposals, raft: n.self.raft, state: n.replica, diskLow: n.self.diskLow,
 		commands: n.commands, raftLog: raftLog, peers: peers, clock: n.clock,
 		prepare: []func(context.Context) error{n.memberWatch.waitForClockQuorum, n.offerer.Prepare},
-		duties:  []func(context.Context) error{maintenance.run, n.autopilot.run},
+		duties:  []func(context.Context) error{maintenance.run, n.autopilot.run, n.verifier.run},
 	}
 
 	for _, work := range []func(context.Context){leading.run, n.snapshots.watchLogSize, n.memberWatch.run, n.offerer.Run} {
@@ -93,7 +98,7 @@ func (n *Node) start(config Config, observer Observer) error {
 func (n *Node) openRaft(ctx context.Context, config Config, restored func(fsm.Status)) (*raftlog.CheckedLog, *raftlog.SnapshotStore, error) {
 	exit := func(err error) { // Environment.Exit returns in tests: the replica must not apply entries after that, so it is halted first
 		n.replica.Halt()
-		n.env.Exit(err)
+		n.env.exit(err)
 	}
 	guard := raftlog.Guard{Deadline: config.Timing.DiskDeadline, Exit: exit, ObserveCall: n.env.Metrics.observeStoreCall}
 	raftLog := raftlog.NewCheckedLog(n.env.Stores.Log, guard, config.CacheBytes)
@@ -135,8 +140,16 @@ func (n *Node) openRaft(ctx context.Context, config Config, restored func(fsm.St
 	transport := raftfix.New(n.env.Transport, raftLog, snapshots.Newest)
 	n.env.Transport = transport
 	raftLog.SetFollowerSnapshot(transport.FollowerSnapshot)
+	raftLog.SetReplica(func() (applied, snapshot uint64) {
+		snapshot, _ = snapshots.Newest(math.MaxUint64)
+		return n.replica.Status().Index, snapshot
+	})
 	if n.self.raft, err = newRaft(raftConfig, n.replica, raftLog, stable, snapshots, transport); err != nil {
 		return nil, nil, fmt.Errorf("open node: %w", err)
+	}
+	asking := peer.NewStatuses(config.ID, n.env.Client, n.self.servers, n.env.Clock.Monotonic)
+	if err := checkAcknowledged(ctx, asking, config.ID, n.self.raft.LastIndex(), config.Timing.Election/2); err != nil {
+		return nil, nil, errors.Join(err, n.self.raft.Shutdown().Error())
 	}
 	transport.Start(n.self.raft)
 	return raftLog, snapshots, nil

@@ -18,6 +18,8 @@ type self struct {
 	raft        *raft.Raft
 	replica     *replica.Replica
 	client      peer.Client
+	// acknowledged returns what the others have had on their disks: see peer.Statuses.Acknowledged.
+	acknowledged func() map[raft.ServerID]uint64
 
 	wall          func() int64
 	freeSpace     func() (free uint64, low bool)
@@ -122,7 +124,7 @@ func (s *self) status() peer.Status {
 		ID: s.ID, Address: s.Address, HasState: len(servers) > 0 || s.raft.LastIndex() > 0, State: s.raftState(), Leader: s.leader(), Servers: servers,
 		Term: s.raft.CurrentTerm(), LastIndex: s.raft.LastIndex(), LastTerm: s.lastTerm(), Commit: s.raft.CommitIndex(),
 		Applied: s.applied(), Contact: contact, Version: fsm.Version, BrokerUp: s.brokerDownFor() == 0, DiskLow: s.diskLow(),
-		Wall: s.wall(),
+		Wall: s.wall(), Acknowledged: s.acknowledged(),
 	}
 }
 

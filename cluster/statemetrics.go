@@ -45,6 +45,12 @@ func RegisterState(registry prometheus.Registerer, node *Node) {
 		}
 		return 0
 	})
+	gauge("holdfast_replicas_differ", "1 if this node leads, and the replicas had different states when it compared them last, else 0.", func(s Status) float64 {
+		if s.Divergence != nil {
+			return 1
+		}
+		return 0
+	})
 	gauge("holdfast_log_version", "Version of the log that is in force.", func(s Status) float64 { return float64(s.State.Version) })
 	gauge("holdfast_cluster_time_seconds", "Cluster time, which decides expiry.", func(s Status) float64 { return float64(s.State.Now) / 1000 })
 }

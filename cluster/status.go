@@ -19,4 +19,7 @@ type Status struct {
 	Last     uint64 // index of the last entry in the log
 	Servers  []raft.Server
 	State    fsm.Status
+	// Divergence wraps ErrReplicasDiffer if this node leads and the replicas had different states when it last compared them, which it
+	// does every minute.
+	Divergence error
 }

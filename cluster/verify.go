@@ -3,9 +3,13 @@ package cluster
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -39,7 +43,66 @@ type verifier struct {
 	state   *replica.Replica
 	// execute proposes a command, and waits for its result and the index of its entry.
 	execute func(ctx context.Context, command fsm.Command) (fsm.Result, uint64, error)
+	serving func() bool        // this node leads and accepts commands
+	observe func(Verification) // is called with each comparison of run
+	log     *slog.Logger
+
+	differ atomic.Pointer[Verification] // the last comparison, if replicas differed in it and this node leads
 }
+
+const (
+	firstVerification    = 10 * time.Second
+	verificationInterval = time.Minute
+)
+
+// run compares the replicas every minute until the context ends.
+func (v *verifier) run(ctx context.Context) error {
+	timer := time.NewTimer(firstVerification)
+	defer timer.Stop()
+	defer v.differ.Store(nil) // the next leader compares
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+			timer.Reset(verificationInterval)
+		}
+		if !v.serving() {
+			continue
+		}
+		verification, err := v.verify(ctx)
+		if err != nil {
+			v.log.Debug("the replicas could not be compared; they are compared again", "error", err)
+			continue
+		}
+		v.observe(verification)
+		switch {
+		case !verification.Agree:
+			v.differ.Store(&verification)
+			v.log.Error("the replicas differ: see \"replicas that differ\" in the documentation", "index", verification.Index, "hashes", verification.Hashes)
+		case verification.Complete:
+			v.differ.Store(nil)
+		}
+	}
+}
+
+// divergence returns ErrReplicasDiffer if the last comparison of run found a difference.
+func (v *verifier) divergence() error {
+	found := v.differ.Load()
+	if found == nil {
+		return nil
+	}
+	var hashes []string
+	for _, state := range found.Hashes {
+		if state.Fault == "" {
+			hashes = append(hashes, state.Member+" has "+state.Hash)
+		}
+	}
+	return fmt.Errorf("%w at log index %d: %s", ErrReplicasDiffer, found.Index, strings.Join(hashes, ", "))
+}
+
+// ErrReplicasDiffer says that replicas have different states at the same log index.
+var ErrReplicasDiffer = errors.New("cluster: the replicas differ")
 
 // verify compares the states of all replicas at one index. The error is ErrNotLeader on any other node than the leader.
 func (v *verifier) verify(ctx context.Context) (Verification, error) {

@@ -33,6 +33,7 @@ type memberWatch struct {
 	client         peer.Client
 	maxClockOffset time.Duration // how far the wall clock may be off the cluster clock without a warning
 	election       time.Duration // election timeout
+	lastIndex      func() uint64 // of the log
 	exit           func(error)   // ends the process
 	leaderChanged  func()        // is called when another member leads than before
 	log            *slog.Logger
@@ -86,6 +87,12 @@ func (w *memberWatch) poll(ctx context.Context) {
 			w.log.Warn("a member does not answer", "id", server.ID, "address", server.Address)
 		case now && !before && !first:
 			w.log.Info("a member answers", "id", server.ID, "address", server.Address)
+		}
+	}
+	for _, answer := range answered {
+		if err := checkRolledBack(w.self.ID, w.lastIndex(), &answer.Status); err != nil {
+			w.exit(err)
+			return
 		}
 	}
 }

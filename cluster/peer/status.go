@@ -29,6 +29,8 @@ type Status struct {
 	BrokerUp  bool               `json:"brokerUp"`
 	DiskLow   bool               `json:"diskLow"`
 	Wall      int64              `json:"wall"` // its wall clock, milliseconds since the Unix epoch
+	// Acknowledged has, for each other member, the highest commit index that it reported to this process: see Statuses.Acknowledged.
+	Acknowledged map[raft.ServerID]uint64 `json:"acknowledged,omitempty"`
 }
 
 // AskStatus asks a member what it says of itself.

@@ -20,6 +20,8 @@ type Statuses struct {
 
 	mu       sync.Mutex
 	answered map[raft.ServerID]Answer // answers to the poll that was kept last
+	// acknowledged are the highest commit indexes that members have reported. A member has its entries up to there on its disk.
+	acknowledged map[raft.ServerID]uint64
 
 	polled        bool          // Keep was called
 	caughtUp      bool          // at the last comparison this member had applied what the leader had applied at the comparison before
@@ -70,9 +72,25 @@ func (s *Statuses) Poll(ctx context.Context, timeout time.Duration) map[raft.Ser
 func (s *Statuses) Keep(answered map[raft.ServerID]Answer) (before map[raft.ServerID]Answer, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	acknowledged := make(map[raft.ServerID]uint64) // without those that are no members any more
+	for _, server := range Others(s.servers(), s.self) {
+		if index := max(s.acknowledged[server.ID], answered[server.ID].Commit); index > 0 {
+			acknowledged[server.ID] = index
+		}
+	}
+	s.acknowledged = acknowledged
 	before, first = s.answered, !s.polled
 	s.answered, s.polled = answered, true
 	return before, first
+}
+
+// Acknowledged returns, for each other member, the highest commit index that it has reported to this process. The member has had
+// its entries up to there on its disk, and none of them is ever deleted but by compaction. If its log ends before that now, its data
+// was put back to an older copy. The caller must not change the map.
+func (s *Statuses) Acknowledged() map[raft.ServerID]uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.acknowledged
 }
 
 // CompareWithLeader records whether this member, whose applied index is given, has applied what the leader had applied at the last comparison. A comparison

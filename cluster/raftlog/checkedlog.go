@@ -28,7 +28,8 @@ type CheckedLog struct {
 	cacheLimit int
 	commands   []uint64 // ascending indexes of the commands stored since the process started; DeleteRange and LastCommand remove some
 
-	followerSnapshot func() (index, term uint64) // see SetFollowerSnapshot
+	followerSnapshot func() (index, term uint64)       // see SetFollowerSnapshot
+	replica          func() (applied, snapshot uint64) // see SetReplica
 }
 
 // placeholderType is the type of a placeholder: the entry that GetLog returns for a missing entry, or in place of an entry whose
@@ -40,7 +41,7 @@ var ErrPlaceholder = errors.New("refused to store a placeholder log entry from t
 
 // NewCheckedLog returns a log over a store that caches at most cacheLimit bytes of its newest entries.
 func NewCheckedLog(store raft.LogStore, guard Guard, cacheLimit int) *CheckedLog {
-	return &CheckedLog{LogStore: store, guard: guard, cacheLimit: cacheLimit, followerSnapshot: func() (index, term uint64) { return 0, 0 }}
+	return &CheckedLog{LogStore: store, guard: guard, cacheLimit: cacheLimit, followerSnapshot: func() (index, term uint64) { return 0, 0 }, replica: func() (applied, snapshot uint64) { return 0, 0 }}
 }
 
 // IsMonotonic implements raft.MonotonicLogStore. Raft empties such a log when it installs a snapshot. Otherwise a
@@ -178,10 +179,34 @@ func (l *CheckedLog) SetFollowerSnapshot(newest func() (index, term uint64)) {
 	l.followerSnapshot = newest
 }
 
+// SetReplica gives the log a function that returns the index of the last entry that the state has, and of the newest
+// snapshot. It is called before raft starts.
+func (l *CheckedLog) SetReplica(replica func() (applied, snapshot uint64)) { l.replica = replica }
+
+// ErrDiverged says that a leader replaces entries that this member has applied. An applied entry is committed, so a majority had it,
+// and the leader does not.
+var ErrDiverged = errors.New("the leader replaces entries that this member has applied: a member's data was put back to an older copy, " +
+	"or two clusters were mixed")
+
+// checkDeletion returns ErrDiverged if a deletion at the end of the log has an entry that is applied and not in a snapshot. Raft
+// deletes the end of the log where the leader has other entries. When it installs a snapshot it deletes the whole log, of which the
+// state then has only what is in the snapshot.
+func (l *CheckedLog) checkDeletion(first, last, end uint64) error {
+	applied, snapshot := l.replica()
+	if from := max(first, snapshot+1); last >= end && from <= min(applied, end) {
+		return fmt.Errorf("%w: entries %d to %d, of which those up to %d are applied", ErrDiverged, from, end, min(applied, end))
+	}
+	return nil
+}
+
 // DeleteRange implements raft.LogStore. The log need not have all of the range.
 func (l *CheckedLog) DeleteRange(first, last uint64) error {
 	has, err := l.LastIndex()
 	if err != nil || has == 0 || has < first {
+		return err
+	}
+	if err := l.checkDeletion(first, last, has); err != nil {
+		l.guard.Exit(err)
 		return err
 	}
 	l.mu.Lock()

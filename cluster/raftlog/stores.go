@@ -1,9 +1,11 @@
 package raftlog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -21,7 +23,9 @@ type Stores struct {
 	Snapshots raft.SnapshotStore
 	// Offered holds a fingerprint of the settings that this node last proposed to the cluster (package offer).
 	Offered OfferStore
-	Close   func() error
+	// MarkDiverged makes OpenStores fail with ErrMarkedDiverged from now on. It may be nil.
+	MarkDiverged func(reason error) error
+	Close        func() error
 }
 
 // HasState reports whether the stores belong to a member of a cluster. It is false if they hold only the
@@ -92,6 +96,13 @@ type OfferStore interface {
 	Save([]byte) error
 }
 
+// ErrMarkedDiverged says that this member's state and the cluster's log differed, so it must not go on with its data.
+var ErrMarkedDiverged = errors.New("this member's data and the cluster's differ: find out which members are right " +
+	"(see \"replicas that differ\" in the documentation), and empty the data folder of each other one")
+
+// divergedFile is in a data folder that must not be opened. It has the reason.
+const divergedFile = "diverged"
+
 // ErrLocked says that another process uses the data folder.
 var ErrLocked = errors.New("the data folder is in use by another process")
 
@@ -116,7 +127,10 @@ func openFolder(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err != nil {
 		return Stores{}, err
 	}
-	store, err := openLog(dataDir, kind.resolve(dataDir), log)
+	var store *markedLog
+	if err = checkDiverged(dataDir); err == nil {
+		store, err = openLog(dataDir, kind.resolve(dataDir), log)
+	}
 	if err != nil {
 		return Stores{}, errors.Join(err, lock.Close())
 	}
@@ -128,7 +142,20 @@ func openFolder(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 		Log: store, Stable: store, Snapshots: fileSnapshots{snapshots, dataDir},
 		Offered: offerFile(filepath.Join(dataDir, "offered")),
 		Close:   func() error { return errors.Join(store.Close(), lock.Close()) },
+		MarkDiverged: func(reason error) error {
+			return durable.WriteFile(filepath.Join(dataDir, divergedFile), []byte(reason.Error()+"\n"))
+		},
 	}, nil
+}
+
+// checkDiverged returns ErrMarkedDiverged if the data folder is marked.
+func checkDiverged(dataDir string) error {
+	file := filepath.Join(dataDir, divergedFile)
+	reason, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("%w: %s: %s", ErrMarkedDiverged, file, bytes.TrimSpace(reason)), err)
 }
 
 // openLog opens the log of a kind, with its end mark. The data folder must be locked.

@@ -179,6 +179,9 @@ func (n *Node) Ready() error {
 		faults = append(faults, err)
 	}
 	status := n.Cluster.Status()
+	if status.Divergence != nil {
+		faults = append(faults, status.Divergence)
+	}
 	switch {
 	case status.LeaderID == "":
 		faults = append(faults, errors.New("cluster: no leader is known"))
