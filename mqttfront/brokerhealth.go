@@ -11,7 +11,7 @@ import (
 func (f *Front) BrokerDownFor() time.Duration {
 	now := time.Now()
 	silence := max(f.session.Silence(now), f.outbox.Down(now))
-	if s := f.leaderSession.Load(); s != nil {
+	if s := f.leading.session.Load(); s != nil {
 		silence = max(silence, s.Silence(now))
 	}
 	return silence
@@ -22,14 +22,26 @@ func (f *Front) Ready() error {
 	if err := f.session.Err(); err != nil {
 		return err
 	}
+	if err := f.exclusive.Err(); err != nil {
+		return err
+	}
+	if f.outbox.InTakeoverLoop() {
+		return errors.New("another cluster of this name seems to use the same broker: the publishing connections are taken over again and again")
+	}
 	if f.dispatcher.DroppedLately() {
 		return errors.New("the pending request buffer is full")
 	}
-	if s := f.leaderSession.Load(); s != nil {
+	if s := f.leading.session.Load(); s != nil {
 		return s.Err()
 	}
 	return nil
 }
 
-// InTakeoverLoop reports whether the leader's publishing connections were lost so often lately that another client probably takes them over.
-func (f *Front) InTakeoverLoop() bool { return f.outbox.InTakeoverLoop() }
+// Serving reports whether this node, as the leader, receives requests and answers them.
+func (f *Front) Serving() bool {
+	s := f.leading.session.Load()
+	return f.leading.serving.Load() && (s == nil || s.Up())
+}
+
+// Notes returns what an operator has to know of the broker while the node is ready.
+func (f *Front) Notes() []string { return f.exclusive.Notes() }

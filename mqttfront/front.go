@@ -10,6 +10,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/exclusive"
 	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/metrics"
 	"holdfast/mqttfront/mirror"
@@ -38,18 +39,25 @@ type Front struct {
 	hasStore      chan struct{} // closed when there is a store
 	stopAdmitting func()        // stops the receiver from admitting requests; further calls do nothing
 
-	dispatcher *role.Dispatcher
-	receiver   *role.Receiver
-	clients    *role.Clients
-	barrier    *ingest.Barrier
-	session    *ingest.NodeSession
-	// newLeaderSession creates the session by which the leader receives requests. It is nil if the setting cluster.ingest is "everywhere": then each node's
+	dispatcher  *role.Dispatcher
+	receiver    *role.Receiver
+	clients     *role.Clients
+	barrier     *ingest.Barrier
+	session     *ingest.NodeSession
+	leading     leading
+	disconnects *broker.Feed
+	outbox      *publish.Outbox
+	mirror      *mirror.Mirror
+	exclusive   *exclusive.Checker
+}
+
+// leading is what a front end has for its leaderships.
+type leading struct {
+	// newSession creates the session by which the leader receives requests. It is nil if the setting cluster.ingest is "everywhere": then each node's
 	// own session receives them.
-	newLeaderSession func() *ingest.LeaderSession
-	leaderSession    atomic.Pointer[ingest.LeaderSession] // the session that newLeaderSession created for this leadership; nil if there is none
-	disconnects      *broker.Feed
-	outbox           *publish.Outbox
-	mirror           *mirror.Mirror
+	newSession func() *ingest.LeaderSession
+	session    atomic.Pointer[ingest.LeaderSession] // the session that newSession created for this leadership; nil if there is none
+	serving    atomic.Bool                          // Serve has begun to serve
 }
 
 // New returns a front end without a store. SetStore gives it the store later, because the store needs a front end when it is created.
@@ -67,8 +75,9 @@ func New(config Config, env Environment) (*Front, error) {
 	drain := make(chan struct{})
 	f.stopAdmitting = sync.OnceFunc(func() { close(drain) })
 	decoder := config.decoder()
+	decoder.Store = config.Cluster + "/" + config.Node
 	decoder.Reserved = func(topic string) bool { return f.mirror.Owns(topic) }
-	f.receiver = role.NewReceiver(f.dispatcher, env.Driver, decoder, drain, f.clients.Kick)
+	f.receiver = role.NewReceiver(f.dispatcher, env.Driver, decoder, drain, f.clients.Kick, func(m mqttconn.Message) bool { return f.exclusive.IsQuestion(m.Publish) })
 	f.newConnections(env)
 	return f, nil
 }
@@ -89,12 +98,16 @@ func (f *Front) newConnections(env Environment) {
 	awaiting := &sessionAwaiter{barrier: f.barrier, blocked: f.dispatcher.Blocked, countWithoutSession: env.Metrics.WithoutSession.Inc, log: env.Log}
 	awaitSession := awaiting.await
 	if config.IngestAtLeader {
-		f.newLeaderSession = func() *ingest.LeaderSession {
+		f.leading.newSession = func() *ingest.LeaderSession {
 			return ingest.NewLeaderSession(&sessionConfig, &sessionEnv, f.receiver, f.barrier, f.store.ClusterClock, f.store.Confirm)
 		}
 		awaitSession = func(context.Context, time.Time) {} // nothing to wait for: the broker keeps the requests for the leader's session
 	}
-	f.session = ingest.NewNodeSession(&sessionConfig, &sessionEnv, f.receiver, f.barrier, !config.IngestAtLeader)
+	f.exclusive = exclusive.New(exclusive.Config{Cluster: config.Cluster, Node: config.Node, ClientID: sessionConfig.NodeClientID()}, exclusive.Environment{
+		Leads: f.dispatcher.Leads, Wall: env.Wall, Random: env.Random, Observe: env.Metrics.SetOtherStore, Log: env.Log,
+	})
+	f.session = ingest.NewNodeSession(&sessionConfig, &sessionEnv, f.receiver, f.barrier, !config.IngestAtLeader,
+		ingest.Replies{Topic: f.exclusive.ResponseTopic(), Receive: f.exclusive.Answered})
 	f.outbox = publish.NewOutbox(publish.Config{
 		Cluster: config.Cluster, Connections: config.PublishingConnections, MaxNotifications: config.QueueNotifications, MaxNotificationBytes: config.QueueBytes,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
@@ -120,11 +133,14 @@ func (f *Front) SetStore(store role.Store) {
 // Run receives requests until the context ends.
 func (f *Front) Run(ctx context.Context) {
 	var workers sync.WaitGroup
-	for _, work := range []func(context.Context){f.dispatcher.Run, f.disconnects.Run, f.clients.Run, f.session.Run, f.mirror.FollowSettings} {
+	for _, work := range []func(context.Context){f.dispatcher.Run, f.disconnects.Run, f.clients.Run, f.session.Run, f.mirror.FollowSettings, f.askForOthers} {
 		workers.Go(func() { work(ctx) })
 	}
 	workers.Wait()
 }
+
+// askForOthers asks whether another store is at the broker, until the context ends.
+func (f *Front) askForOthers(ctx context.Context) { f.exclusive.Run(ctx, f.session.Publish) }
 
 // DisconnectFeedErr returns the last error of the feed of client disconnects if it is at most 2 * (BackoffMax + ConnectTimeout) old, and nil otherwise.
 // Without a driver it is always nil. While the feed fails, the watches of clients that disconnect do not end.

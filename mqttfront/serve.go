@@ -16,6 +16,15 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	f.exclusive.AwaitAlone(ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { stop(f.exclusive.AwaitOther(ctx)) })
 	leader := f.dispatcher.NewLeader(f.barrier, f.session.DeliveringSince, f.clients)
 	var held role.PeerRequests
 	var collecting sync.WaitGroup
@@ -32,12 +41,14 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	collecting.Wait()
 	f.dispatcher.BeginLeading(leader, held, connections)
 	var working sync.WaitGroup
-	if f.newLeaderSession != nil {
-		session := f.newLeaderSession()
-		f.leaderSession.Store(session)
-		defer f.leaderSession.Store(nil)
+	if f.leading.newSession != nil {
+		session := f.leading.newSession()
+		f.leading.session.Store(session)
+		defer f.leading.session.Store(nil)
 		working.Go(func() { session.Run(ctx) })
 	}
+	f.leading.serving.Store(true)
+	defer f.leading.serving.Store(false)
 	working.Go(func() { f.mirror.Run(ctx) })
 	working.Go(func() {
 		for {

@@ -66,7 +66,8 @@ func (o *devOptions) run(command *cobra.Command) error {
 	case o.admin != "":
 		admin = []string{o.admin}
 	}
-	log, level := newLog(command.ErrOrStderr(), &s)
+	log, level, lines := newQueuedLog(command.ErrOrStderr(), &s)
+	defer lines.Close()
 	running, err := trial.Start(trial.Config{
 		Listen: o.listen, Nodes: o.nodes, Folder: o.data, Settings: &s, Admin: admin, Health: o.health, Version: version, Log: log,
 	})

@@ -98,15 +98,19 @@ func newLog(out io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) 
 
 // serve runs a node until it is told to stop.
 func serve(command *cobra.Command, s *settings.Settings) error {
-	log, _ := newLog(command.ErrOrStderr(), s)
+	log, _, lines := newQueuedLog(command.ErrOrStderr(), s)
+	defer lines.Close()
 	log = log.With("node", s.Node.ID)
 	node.LimitMemory()
 	config, err := serverConfig(s, log)
 	if err != nil {
 		return err
 	}
+	registerLog(config.Registry, lines)
+	config.Notes = logNotes(lines)
 	config.Exit = func(err error) {
 		log.Error("stopping at once", "error", err)
+		lines.Close()
 		if errors.Is(err, cluster.ErrRemoved) {
 			os.Exit(exitRemoved)
 		}

@@ -103,6 +103,9 @@ func scan(file *os.File) (last Record, end int64, err error) {
 // append adds whole lines. If they would make this file larger than MaxBytes, it rotates first. Lines that cannot be written whole are cut off again: at once,
 // or before the next lines.
 func (f *files) append(lines []byte) error {
+	if err := f.followPath(); err != nil {
+		return err
+	}
 	if err := f.cutTorn(); err != nil {
 		return err
 	}
@@ -115,6 +118,39 @@ func (f *files) append(lines []byte) error {
 		return errors.Join(err, f.cutTorn())
 	}
 	f.size += int64(written)
+	return nil
+}
+
+// followPath opens the file anew if its name does not lead to the open file any more: it was removed, renamed or replaced. Lines that
+// went on into a file without a name would be lost, and nobody would know.
+func (f *files) followPath() error {
+	named, err := os.Stat(f.config.File)
+	if err == nil {
+		open, err := f.file.Stat()
+		if err != nil {
+			return err
+		}
+		if os.SameFile(named, open) {
+			return nil
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(f.config.File), 0o700); err != nil {
+		return err
+	}
+	file, err := openFile(f.config.File)
+	if err != nil {
+		return err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	f.config.Log.Warn("the file of the audit log was removed or replaced: what follows goes to the file that has its name now. To keep earlier lines, copy the files, and leave them in place",
+		"file", f.config.File)
+	_ = f.file.Close() // its lines are written already, to wherever they are
+	f.file, f.size, f.torn = file, info.Size(), false
 	return nil
 }
 

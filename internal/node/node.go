@@ -52,6 +52,8 @@ type Config struct {
 	Registry    *prometheus.Registry
 	// MaxClockOffset is how far the node's wall clock may differ from the cluster clock (the median of the members' clocks) without a warning.
 	MaxClockOffset time.Duration
+	// Notes returns what an operator has to know beside what the node knows; it may be nil. It is safe for concurrent use.
+	Notes func() []string
 	// Exit ends the process when the state or the disk cannot be trusted any more, or the node was removed.
 	Exit func(error)
 }
@@ -185,7 +187,7 @@ func (n *Node) Ready() error {
 	switch {
 	case status.LeaderID == "":
 		faults = append(faults, errors.New("cluster: no leader is known"))
-	case status.Role == "leader" && !status.Serving:
+	case status.Role == "leader" && !(status.Serving && n.Front.Serving()):
 		faults = append(faults, errors.New("cluster: this node leads and does not serve yet"))
 	case status.Behind:
 		faults = append(faults, errors.New("cluster: this node is catching up"))
@@ -209,10 +211,10 @@ func (n *Node) Warnings() (notes []string) {
 	if err := n.Front.DisconnectFeedErr(); err != nil {
 		notes = append(notes, err.Error())
 	}
-	if n.Front.InTakeoverLoop() {
-		notes = append(notes, "another cluster of this name seems to use the same broker")
+	if n.config.Notes != nil {
+		notes = append(notes, n.config.Notes()...)
 	}
-	return notes
+	return append(notes, n.Front.Notes()...)
 }
 
 // forgeable is the warning that a policy is in force although the broker does not stamp client ids.

@@ -29,6 +29,9 @@ type Config struct {
 	BackoffMax    time.Duration // longest delay
 }
 
+// NodeClientID returns the MQTT client id of the node's own session.
+func (c *Config) NodeClientID() string { return c.Cluster + "-" + c.Node + "-in" }
+
 // ContactStore keeps one moment across restarts: the ingest session has delivered all that the broker received before it. By this moment a restarted node
 // decides whether it may resume the session. It is wall-clock time, in milliseconds since the Unix epoch. 0 means that the node must not resume.
 type ContactStore interface {

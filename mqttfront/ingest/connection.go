@@ -53,6 +53,14 @@ func (c *connection) serve(ctx, subscribeCtx context.Context) error {
 		return err
 	}
 	c.subscribed()
+	if c.replies.Topic != "" {
+		if err := mqttconn.Subscribe(subscribeCtx, c.client, paho.SubscribeOptions{Topic: c.replies.Topic, QoS: 1, RetainHandling: 2}); err != nil {
+			c.sender.set(nil, err) // the session is of use without it
+		} else {
+			c.sender.set(c.client, nil)
+		}
+		defer c.sender.set(nil, errNotConnected)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var probing sync.WaitGroup
 	probing.Go(func() { c.probes.run(ctx, c.client, c.probeAcknowledged) })
@@ -116,6 +124,9 @@ func (c *connection) received(message mqttconn.Message) {
 		// have been dropped, and executing later ones would break the client's order.
 	case message.Topic == c.probes.topic:
 		c.handleProbe(message.Payload)
+		done()
+	case c.replies.Topic != "" && message.Topic == c.replies.Topic:
+		c.replies.Receive(message.Publish)
 		done()
 	case c.stale.Load(): // too old to execute. The session goes on: it is the only one that receives requests
 		c.env.Metrics.stale.Inc()

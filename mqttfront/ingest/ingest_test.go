@@ -76,7 +76,7 @@ func newConfig() *Config {
 
 func newRig(network func(context.Context, string) (net.Conn, error)) *rig {
 	r := &rig{handler: &fakeHandler{}, contact: &fakeContact{}, barrier: NewBarrier()}
-	r.NodeSession = NewNodeSession(newConfig(), newWorld(network, r.contact), r.handler, r.barrier, true)
+	r.NodeSession = NewNodeSession(newConfig(), newWorld(network, r.contact), r.handler, r.barrier, true, Replies{})
 	return r
 }
 

@@ -24,6 +24,12 @@ func NewLeaderSession(config *Config, env *Environment, handler Handler, barrier
 	return &LeaderSession{session: s, confirm: confirm}
 }
 
+// Up reports whether the session is connected, and the broker has acknowledged its subscriptions or kept them.
+func (s *LeaderSession) Up() bool {
+	up, _ := s.status.state()
+	return up
+}
+
 // Err returns what is wrong with the session if it has been down for longer than SilenceLimit.
 func (s *LeaderSession) Err() error {
 	if s.status.downFor(time.Now()) > SilenceLimit {

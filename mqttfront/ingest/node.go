@@ -7,6 +7,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/eclipse/paho.golang/paho"
+
 	"holdfast/internal/mqttconn"
 )
 
@@ -14,12 +16,18 @@ import (
 type NodeSession struct{ *session }
 
 // NewNodeSession returns a node's session that is not connected yet. requests says whether it subscribes to requests. If not, it only shows whether the
-// broker can be reached, and does not use the barrier.
-func NewNodeSession(config *Config, env *Environment, handler Handler, barrier *Barrier, requests bool) *NodeSession {
-	clientID, topic := config.Cluster+"-"+config.Node+"-in", fmt.Sprintf("holdfast/%s/%s/probe", config.Cluster, config.Node)
+// broker can be reached, and does not use the barrier. replies may be empty.
+func NewNodeSession(config *Config, env *Environment, handler Handler, barrier *Barrier, requests bool, replies Replies) *NodeSession {
+	clientID, topic := config.NodeClientID(), fmt.Sprintf("holdfast/%s/%s/probe", config.Cluster, config.Node)
 	s := newSession(config, env, handler, barrier, clientID, topic, env.Wall)
-	s.carriesRequests, s.probes.carriesRequests, s.connected = requests, requests, env.Metrics.connected
+	s.carriesRequests, s.probes.carriesRequests, s.connected, s.replies = requests, requests, env.Metrics.connected, replies
 	return &NodeSession{s}
+}
+
+// Publish publishes a message at QoS 1 by the session's connection, and waits for its PUBACK. It fails while there is no connection, and if
+// the broker has refused the subscription of the replies.
+func (s *NodeSession) Publish(ctx context.Context, message *paho.Publish) error {
+	return s.sender.publish(ctx, message)
 }
 
 // UpSince reports whether the session has been up without interruption since a moment.

@@ -1,7 +1,12 @@
 package ingest
 
 import (
+	"context"
+	"errors"
+	"sync"
 	"time"
+
+	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -16,7 +21,43 @@ type traits struct {
 	shared          bool // the cluster's one ingest session, which only the leader connects; otherwise the node's own
 	status          *status
 	probes          *prober
+	// replies is a further topic that the session subscribes to, and what takes its messages; empty for none.
+	replies Replies
+	sender  *sender
 }
+
+// Replies is a topic of a node's own session, on which replies to what it publishes come.
+type Replies struct {
+	Topic   string
+	Receive func(*paho.Publish)
+}
+
+// sender publishes by the connection that a session has.
+type sender struct {
+	mu     sync.Mutex
+	client *paho.Client // nil while there is none
+	err    error        // why there is none
+}
+
+func (s *sender) set(client *paho.Client, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.client, s.err = client, err
+}
+
+// publish publishes a message at QoS 1, and waits for its PUBACK.
+func (s *sender) publish(ctx context.Context, message *paho.Publish) error {
+	s.mu.Lock()
+	client, err := s.client, s.err
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	_, err = client.Publish(ctx, message)
+	return err
+}
+
+var errNotConnected = errors.New("no session with the broker")
 
 // session is a session with the broker, over one connection after the other.
 type session struct {
@@ -32,7 +73,7 @@ type session struct {
 func newSession(config *Config, env *Environment, handler Handler, barrier *Barrier, clientID, topic string, wall func() int64) *session {
 	return &session{traits: traits{
 		config: config, env: env, handler: handler, clientID: clientID,
-		status: newStatus(handler.Blocked, config.ProbeInterval),
+		status: newStatus(handler.Blocked, config.ProbeInterval), sender: &sender{err: errNotConnected},
 		probes: &prober{config: config, env: env, barrier: barrier, drop: handler.DropSince, topic: topic, wall: wall, proberID: env.Random(), start: time.Now()},
 	}}
 }

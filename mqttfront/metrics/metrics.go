@@ -36,6 +36,7 @@ type Metrics struct {
 	Disconnects *prometheus.CounterVec // result
 
 	WithoutSession prometheus.Counter
+	otherStore     prometheus.Gauge
 }
 
 // New registers the metrics.
@@ -52,6 +53,7 @@ func New(registry prometheus.Registerer) *Metrics {
 		Mirror:      mirror.NewMetrics(registry),
 		requests:    vector("holdfast_requests_total", "Requests answered by this node.", "command", "outcome"),
 		Ignored:     vector("holdfast_requests_ignored_total", "Messages on the invoke topic that are no requests, or too late.", "reason"),
+		otherStore:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_other_store", Help: "1 while another store answers requests at the same broker, else 0."}),
 		Held:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_held_requests", Help: "Pending requests: received by this node, and not known to be answered."}),
 		HeldDropped: vector("holdfast_held_requests_dropped_total", "Requests given up unanswered by this node.", "reason"),
 		Refused:     vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), their client has too many under way (client_share), too many SCANs are (scans), or there is no room to remember the outcome (outcomes).", "reason"),
@@ -63,7 +65,7 @@ func New(registry prometheus.Registerer) *Metrics {
 	m.WithoutSession = prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_without_session_total", Help: "How often a leader published on a new connection before its own session was up, because that took too long or requests waited for room."})
 	m.Ingest = ingest.NewMetrics(registry, m.HeldDropped.WithLabelValues("stale"))
 	m.Disconnects = vector("holdfast_departures_total", "Client disconnects that the broker reported: logged, no_watches (there was no watch to end), or dropped (by a node that does not lead: its queue was full).", "result")
-	registry.MustRegister(m.Disconnects, m.Refused, m.Subscribed, m.requests, m.Ignored, seconds, m.Held, m.HeldDropped,
+	registry.MustRegister(m.otherStore, m.Disconnects, m.Refused, m.Subscribed, m.requests, m.Ignored, seconds, m.Held, m.HeldDropped,
 		m.Kicked, m.Unreported, m.TakenUp, m.WithoutSession)
 	for stage, name := range [stageCount]string{StageQueue: "queue", StageCommit: "commit", StagePublish: "publish"} {
 		m.stages[stage] = seconds.WithLabelValues(name)
@@ -178,5 +180,13 @@ func outcomeOf(result *fsm.Result) int {
 		return outcomeDropped
 	default:
 		return outcomeError
+	}
+}
+
+// SetOtherStore records whether another store answers requests at the broker.
+func (m *Metrics) SetOtherStore(other bool) {
+	m.otherStore.Set(0)
+	if other {
+		m.otherStore.Set(1)
 	}
 }

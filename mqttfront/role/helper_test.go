@@ -97,7 +97,7 @@ func newNodeOf(t testing.TB, driver broker.Driver, identity wire.Identity, chang
 	decoder := wire.Decoder{
 		Identity: identity, DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, Margin: config.DedupMargin + time.Minute + config.MaxWait(),
 	}
-	n.receiver = NewReceiver(n.Dispatcher, driver, decoder, nil, n.clients.Kick)
+	n.receiver = NewReceiver(n.Dispatcher, driver, decoder, nil, n.clients.Kick, noQuestion)
 	return n, store
 }
 
@@ -256,3 +256,6 @@ func (s *fakeStore) outcome(index uint64, code fsm.Code) *fsm.EntryOutcome {
 	n := len(s.proposed) - 1
 	return &fsm.EntryOutcome{Index: index, Commands: s.proposed[n:], Results: []fsm.Result{{Code: code}}}
 }
+
+// noQuestion takes every message for a request of a client.
+func noQuestion(mqttconn.Message) bool { return false }

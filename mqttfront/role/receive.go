@@ -38,12 +38,14 @@ type Receiver struct {
 	decoder   wire.Decoder
 	drain     <-chan struct{}     // closed when nothing more is taken up
 	kick      func(*wire.Request) // disconnects the publisher of a request
+	// isQuestion reports whether a message is no request of a client, but this cluster's question whether another store is at the broker.
+	isQuestion func(mqttconn.Message) bool
 }
 
 // NewReceiver returns a receiver that takes up requests until drain is closed. While the node leads, it calls kick for requests whose
-// response topic is invalid.
-func NewReceiver(admission Admission, driver broker.Driver, decoder wire.Decoder, drain <-chan struct{}, kick func(*wire.Request)) *Receiver {
-	return &Receiver{admission: admission, driver: driver, decoder: decoder, drain: drain, kick: kick}
+// response topic is invalid. It leaves the messages for which isQuestion returns true.
+func NewReceiver(admission Admission, driver broker.Driver, decoder wire.Decoder, drain <-chan struct{}, kick func(*wire.Request), isQuestion func(mqttconn.Message) bool) *Receiver {
+	return &Receiver{admission: admission, driver: driver, decoder: decoder, drain: drain, kick: kick, isQuestion: isQuestion}
 }
 
 // Receive implements ingest.Handler.
@@ -74,6 +76,10 @@ func (c *Receiver) SessionBegun() { c.admission.ForgetArrivals() }
 
 // decodeAndAdmit decodes what was received, and takes it in.
 func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrival ingest.Arrival, done func()) {
+	if c.isQuestion(message) {
+		done()
+		return
+	}
 	r := &pending.Request{Arrived: arrival.At, EstimatedSendTime: arrival.At, BrokerReceivedAfter: arrival.BrokerReceivedAfter, Redelivered: message.Redelivered, Backlog: arrival.Backlog}
 	if message.Redelivered { // BrokerReceivedAfter may be wrong then: see ingest.Arrival
 		r.BrokerReceivedAfter = time.Time{}

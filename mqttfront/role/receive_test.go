@@ -54,7 +54,7 @@ func TestOnlyRequestsAreAdmitted(t *testing.T) {
 			a := &admission{leads: test.leads, ignored: make(map[string]int)}
 			kicked, acknowledged := false, false
 			decoder := wire.Decoder{DefaultExpiry: time.Minute, MaxExpiry: time.Hour}
-			c := NewReceiver(a, broker.NoDriver{}, decoder, drain, func(*wire.Request) { kicked = true })
+			c := NewReceiver(a, broker.NoDriver{}, decoder, drain, func(*wire.Request) { kicked = true }, noQuestion)
 			c.Receive(t.Context(), test.message, ingest.Arrival{At: time.Now()}, func() { acknowledged = true })
 			if (len(a.admitted) == 1) != test.admitted || acknowledged != test.acknowledged || kicked != test.kicked || !maps.Equal(a.ignored, test.ignored) {
 				t.Errorf("%d admitted, acknowledged %v, kicked %v, ignored %v", len(a.admitted), acknowledged, kicked, a.ignored)
@@ -68,7 +68,7 @@ func TestRedeliveredRequestHasNoBrokerTime(t *testing.T) {
 	for name, redelivered := range map[string]bool{"delivered": false, "redelivered": true} {
 		t.Run(name, func(t *testing.T) {
 			a := &admission{}
-			c := NewReceiver(a, broker.NoDriver{}, wire.Decoder{DefaultExpiry: time.Minute, MaxExpiry: time.Hour}, nil, nil)
+			c := NewReceiver(a, broker.NoDriver{}, wire.Decoder{DefaultExpiry: time.Minute, MaxExpiry: time.Hour}, nil, nil, noQuestion)
 			m := message(get, "1", nil)
 			m.Redelivered = redelivered
 			c.Receive(t.Context(), m, ingest.Arrival{At: time.Now(), BrokerReceivedAfter: time.Now()}, func() {})

@@ -20,6 +20,7 @@ type Request struct {
 	Read               bool      // a GET or a SCAN
 	Deadline           time.Time // when the message expires; zero if it has no message expiry
 	Size               int       // approximate memory of the request, in bytes
+	Store              string    // the reply's StoreProperty; empty for none
 }
 
 // Verdict is what a front end does with a message.
@@ -57,6 +58,8 @@ type Decoder struct {
 	// Reserved reports whether a topic is reserved, in addition to the protocol's reserved topics. A request with such a response topic gets VerdictKick.
 	// It must be safe for concurrent use. nil reserves no further topic.
 	Reserved func(topic string) bool
+	// Store is what a request with StoreProperty is answered with.
+	Store string
 }
 
 // Decode fills in r from a message that arrived at a time. r must be zero, except for Command.BrokerTime, which Decode does not touch. publisherQoS is the
@@ -88,6 +91,9 @@ func (d *Decoder) Decode(message *paho.Publish, arrived time.Time, publisherQoS 
 	r.Command.Lifetime = (ttl + d.Margin).Milliseconds()
 	if p.version != "" {
 		r.Command.Dialect = fsm.SDK
+	}
+	if p.asksForStore {
+		r.Store = d.Store
 	}
 	r.Command.ID = requestID(claimedID(p.sourceID, topic), message, p.timestamp, p.token)
 	return ttl, d.decodeCommand(message, &p, publisherQoS, r), ""

@@ -18,6 +18,10 @@ type Identity struct {
 	OwnResponses bool
 }
 
+// StoreProperty is the user property of a request by which a node asks whether another store is at the broker, and of the answer. Its
+// value is the name of the cluster, a slash, and that of the node (package exclusive).
+const StoreProperty = "holdfast-store"
+
 // properties are the user properties of a request that have a meaning.
 type properties struct {
 	timestamp, token   string
@@ -26,6 +30,7 @@ type properties struct {
 	trustedID          string // the client id that the broker reports; empty if it reports none
 	username           string
 	attributes         []policy.Attribute
+	asksForStore       bool // it has StoreProperty
 }
 
 func (i *Identity) read(user paho.UserProperties) (p properties) {
@@ -49,6 +54,8 @@ func (i *Identity) read(user paho.UserProperties) (p properties) {
 			p.sourceID = value
 		case "__protVer":
 			p.version = value
+		case StoreProperty:
+			p.asksForStore = true
 		}
 		for _, name := range i.AttributeProperties {
 			if key == name {

@@ -66,6 +66,9 @@ func EncodeReply(r *Request, deadline time.Time, result *fsm.Result, now time.Ti
 	if version, ok := result.Version(); ok {
 		p.add("__ts", version.String())
 	}
+	if r.Store != "" {
+		p.add(StoreProperty, r.Store)
+	}
 	return &p.publish
 }
 

@@ -1,0 +1,307 @@
+package exclusive
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/hlc"
+	"holdfast/internal/topics"
+	"holdfast/mqttfront/wire"
+)
+
+// ErrOtherStore says that another store answers requests at the same broker.
+var ErrOtherStore = errors.New("another store answers requests at this broker")
+
+const (
+	// patience is how long a node waits for an answer before it serves. A later one counts, too.
+	patience         = 300 * time.Millisecond
+	leaderInterval   = 5 * time.Second
+	followerInterval = 30 * time.Second
+	// otherInterval is how often a node asks that has got an answer; random, up to twice as long.
+	otherInterval = 2 * time.Second
+	// validity is how long it counts that nobody answered, for a node that begins to serve.
+	validity = 2 * followerInterval
+	// maxUnasked bounds how long a node that cannot ask waits before it serves: a broker may deny the question.
+	maxUnasked = 2 * time.Second
+	retry      = 50 * time.Millisecond
+	// maxName bounds what is kept of a name in a question.
+	maxName = 64
+)
+
+// Config names the node.
+type Config struct {
+	Cluster, Node string
+	ClientID      string // MQTT client id of the session that asks
+}
+
+// Environment is all that a Checker touches outside of its own memory. The functions are safe for concurrent use.
+type Environment struct {
+	Leads  func() bool  // this node leads
+	Wall   func() int64 // milliseconds since the Unix epoch
+	Random func() uint64
+	// Observe is called with whether another store answers, when that was found out.
+	Observe func(other bool)
+	Log     *slog.Logger
+}
+
+// Checker asks whether another store is at the broker. All methods are safe for concurrent use; Run is called once.
+type Checker struct {
+	config Config
+	env    Environment
+	key    string
+	began  time.Time
+	wake   chan struct{} // capacity 1: Run asks at once
+
+	mu       sync.Mutex
+	nonce    string        // correlation data of the latest question
+	answered bool          // it was answered
+	asked    time.Time     // when a question was last without an answer for patience; zero if never
+	other    bool          // the latest question was answered, or the one before and that one not yet
+	denied   error         // why the latest question could not be published
+	heard    string        // who asked or answered last: another cluster and its node
+	heardAt  time.Time     // zero for never
+	changed  chan struct{} // closed and replaced when a field above changes
+}
+
+// New returns a checker that has not asked yet.
+func New(config Config, env Environment) *Checker {
+	return &Checker{
+		config: config, env: env, began: time.Now(), wake: make(chan struct{}, 1), changed: make(chan struct{}),
+		key: config.Cluster + "/" + config.Node,
+	}
+}
+
+// ResponseTopic returns the topic on which answers come.
+func (c *Checker) ResponseTopic() string { return "clients/" + c.config.ClientID + "/other-store" }
+
+// update changes the state, and wakes those who wait for a change.
+func (c *Checker) update(change func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change()
+	c.env.Observe(c.other)
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// Answered takes a message from the response topic.
+func (c *Checker) Answered(message *paho.Publish) {
+	if message.Properties == nil {
+		return
+	}
+	c.mu.Lock()
+	isAnswer := c.nonce != "" && string(message.Properties.CorrelationData) == c.nonce
+	wasOther := c.other
+	c.mu.Unlock()
+	if !isAnswer {
+		return
+	}
+	c.update(func() {
+		c.answered, c.other = true, true
+		if from := storeOf(message); from != "" {
+			c.heard, c.heardAt = quoted(from), time.Now()
+		}
+	})
+	if !wasOther {
+		c.env.Log.Error("another store answers requests at this broker: this cluster must not serve beside it", "who", c.who())
+	}
+}
+
+// IsQuestion reports whether a request is a question of this cluster, which nobody is to answer. It notes who asks in another cluster.
+func (c *Checker) IsQuestion(message *paho.Publish) (own bool) {
+	from := storeOf(message)
+	if from == "" {
+		return false
+	}
+	if cluster, _, _ := strings.Cut(from, "/"); cluster == c.config.Cluster {
+		return true
+	}
+	from = quoted(from)
+	c.mu.Lock()
+	isNew := c.heard != from || time.Since(c.heardAt) > validity
+	c.mu.Unlock()
+	c.update(func() { c.heard, c.heardAt = from, time.Now() })
+	if isNew {
+		c.env.Log.Warn("another cluster is at this broker, and asks whether it may serve", "who", from)
+	}
+	return false
+}
+
+// storeOf returns the cluster and the node that a question or an answer names, or an empty string.
+func storeOf(message *paho.Publish) (from string) {
+	if message.Properties == nil {
+		return ""
+	}
+	for _, p := range message.Properties.User {
+		if p.Key == wire.StoreProperty {
+			from = p.Value
+		}
+	}
+	return from
+}
+
+// quoted makes a name fit for a log line.
+func quoted(name string) string { return fmt.Sprintf("%.*q", maxName, name) }
+
+// Run asks until the context ends. publish publishes a message by the session whose client id is Config.ClientID.
+func (c *Checker) Run(ctx context.Context, publish func(context.Context, *paho.Publish) error) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+		case <-timer.C:
+		}
+		c.ask(ctx, publish)
+		timer.Reset(c.interval())
+	}
+}
+
+// interval returns how long to wait for the next question.
+func (c *Checker) interval() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.other:
+		return otherInterval + time.Duration(c.env.Random()%uint64(otherInterval))
+	case c.denied != nil && time.Since(c.began) < maxUnasked:
+		return retry
+	case c.env.Leads():
+		return leaderInterval
+	default:
+		return followerInterval
+	}
+}
+
+// ask publishes a question, and waits for an answer.
+func (c *Checker) ask(ctx context.Context, publish func(context.Context, *paho.Publish) error) {
+	nonce := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, c.env.Random()), c.env.Random())
+	c.mu.Lock()
+	c.nonce, c.answered = string(nonce), false
+	c.mu.Unlock()
+	expiry := uint32(leaderInterval / time.Second)
+	asking, cancel := context.WithTimeout(ctx, maxUnasked)
+	defer cancel()
+	err := publish(asking, &paho.Publish{
+		Topic: topics.Invoke, QoS: 1, Payload: fmt.Appendf(nil, "*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n", len(c.key), c.key),
+		Properties: &paho.PublishProperties{
+			ResponseTopic: c.ResponseTopic(), CorrelationData: nonce, MessageExpiry: &expiry,
+			User: paho.UserProperties{
+				{Key: "__ts", Value: hlc.Timestamp{Wall: c.env.Wall(), NodeID: c.config.ClientID}.String()},
+				{Key: "__srcId", Value: c.config.ClientID},
+				{Key: wire.StoreProperty, Value: c.key},
+			},
+		},
+	})
+	if err != nil {
+		c.update(func() { c.denied = err })
+		return
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		c.mu.Lock()
+		answered, changed := c.answered, c.changed
+		c.mu.Unlock()
+		if answered {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			c.update(func() { c.other, c.asked, c.denied = false, time.Now(), nil })
+			return
+		}
+	}
+}
+
+// who returns who the other store is, as far as it is known.
+func (c *Checker) who() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.heardAt.IsZero() || time.Since(c.heardAt) > validity {
+		return "it does not say its name: another implementation"
+	}
+	return "cluster and node " + c.heard
+}
+
+// Err returns an error that wraps ErrOtherStore if the latest question was answered.
+func (c *Checker) Err() error {
+	c.mu.Lock()
+	other := c.other
+	c.mu.Unlock()
+	if !other {
+		return nil
+	}
+	return fmt.Errorf("%w (%s): stop one of them, or give each its own broker", ErrOtherStore, c.who())
+}
+
+// Notes returns what an operator has to know while the node serves.
+func (c *Checker) Notes() (notes []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.other: // that is Err
+	case !c.heardAt.IsZero() && time.Since(c.heardAt) <= validity:
+		notes = append(notes, "another cluster is at this broker, and does not serve because this one does: cluster and node "+c.heard)
+	case c.denied != nil:
+		notes = append(notes, fmt.Sprintf("this node cannot find out whether another store is at this broker: let it publish on the request topic (%v)", c.denied))
+	}
+	return notes
+}
+
+// AwaitAlone waits until a question was not answered, lately. It does not wait for a question that cannot be asked, as where the
+// broker denies it.
+func (c *Checker) AwaitAlone(ctx context.Context) {
+	unasked := time.NewTimer(maxUnasked)
+	defer unasked.Stop()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+	for patient := false; ; {
+		c.mu.Lock()
+		other, changed := c.other, c.changed
+		alone := !other && !c.asked.IsZero() && time.Since(c.asked) < validity
+		c.mu.Unlock()
+		if alone || patient && !other {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		case <-unasked.C:
+			patient = true
+		}
+	}
+}
+
+// AwaitOther waits until another store has answered. It returns Err, or nil if the context has ended.
+func (c *Checker) AwaitOther(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		other, changed := c.other, c.changed
+		c.mu.Unlock()
+		if other {
+			return c.Err()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

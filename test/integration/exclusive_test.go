@@ -1,0 +1,63 @@
+package integration
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"holdfast/internal/testwait"
+)
+
+// body returns what a health port answers.
+func body(url string) string {
+	response, err := http.Get(url)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, _ := io.ReadAll(response.Body)
+	return string(text)
+}
+
+// † Two clusters with different names at one broker: the second serves nobody, and both say so. When the first is gone, the
+// second serves.
+func TestSecondClusterAtABrokerDoesNotServe(t *testing.T) {
+	m := startMosquitto(t)
+	for name, extra := range map[string][]string{
+		"everywhere": {"--cluster.ingest", "everywhere"},
+		"leader":     {"--cluster.ingest", "leader"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := newServer(t, "mqtt://"+m.address, t.TempDir(), append([]string{"--cluster.name", "plant"}, extra...)...)
+			first.waitReady(t)
+			if _, code := holdfast(t, m.address, "", "set", "k", "v"); code != 0 {
+				t.Fatal("the first does not serve")
+			}
+			second := newServer(t, "mqtt://"+m.address, t.TempDir(), append([]string{"--cluster.name", "trial"}, extra...)...)
+			testwait.Until(t, "the second says who is there", func() bool {
+				return strings.Contains(body("http://"+second.health+"/readyz"), `another store answers requests at this broker (cluster and node "plant/n1")`)
+			})
+			testwait.Until(t, "the first knows of the second", func() bool {
+				text := body("http://" + first.health + "/readyz")
+				return strings.HasPrefix(text, "ok\n") && strings.Contains(text, `"trial/n1"`)
+			})
+			for range 20 { // the second would say that the key is not there
+				if value, code := holdfast(t, m.address, "", "get", "k"); code != 0 || strings.TrimSpace(value) != "v" {
+					t.Fatalf("%q, exit code %d", value, code)
+				}
+			}
+			if text := body("http://" + second.health + "/metrics"); !strings.Contains(text, "\nholdfast_other_store 1\n") {
+				t.Error("the second's metric does not show the first")
+			}
+			if code, _ := first.stop(); code != 0 {
+				t.Errorf("the first ends with %d", code)
+			}
+			second.waitReady(t)
+			if _, code := holdfast(t, m.address, "", "set", "k", "w"); code != 0 {
+				t.Error("the second does not serve after the first is gone")
+			}
+			second.stop()
+		})
+	}
+}
