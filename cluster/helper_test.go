@@ -271,3 +271,21 @@ func (m *member) get(key string) (string, error) {
 		return "", errTimeout
 	}
 }
+
+// fakeSwitch is on for one member.
+type fakeSwitch struct {
+	mu sync.Mutex
+	id raft.ServerID
+}
+
+func (s *fakeSwitch) set(id raft.ServerID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.id = id
+}
+
+func (s *fakeSwitch) is(id raft.ServerID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.id == id
+}

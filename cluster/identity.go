@@ -47,7 +47,7 @@ func LoadIdentity(dataDir, clusterName, node string, random uint64) (Identity, e
 	case errors.Is(err, fs.ErrNotExist) && hasLog:
 		return Identity{}, fmt.Errorf("%w: restore %s; or, if the other members are a majority without this one, empty the folder; or call `holdfast raft recover`", ErrNoIdentity, file)
 	case err != nil && hasLog:
-		return Identity{}, fmt.Errorf("read identity: %w", err)
+		return Identity{}, fmt.Errorf("%w, or one that cannot be read (%w): restore it; or, if the other members are a majority without this one, empty the folder", ErrNoIdentity, err)
 	}
 	return NewIdentity(dataDir, clusterName, node, random)
 }

@@ -21,20 +21,20 @@ import (
 
 // leaderLoop runs a leadership for each term in which this node is the raft leader.
 type leaderLoop struct {
-	clock     *clusterClock
-	monotonic func() time.Duration // of this process
-	random    func() uint64
-	metrics   *Metrics
-	log       *slog.Logger
-	serveTerm func(ctx context.Context, term uint64) error   // Observer.Serve
-	readDone  func(tag any, index uint64, result fsm.Result) // Observer.ReadDone
-	proposals propose.Config
-	raft      *raft.Raft
-	state     *replica.Replica
-	diskLow   func() bool // this member's disk is nearly full
-	commands  *commandRouter
-	raftLog   *raftlog.CheckedLog
-	peers     *peer.Statuses
+	clock      *clusterClock
+	monotonic  func() time.Duration // of this process
+	random     func() uint64
+	metrics    *Metrics
+	log        *slog.Logger
+	serveTerm  func(ctx context.Context, term uint64) error   // Observer.Serve
+	readDone   func(tag any, index uint64, result fsm.Result) // Observer.ReadDone
+	proposals  propose.Config
+	raft       *raft.Raft
+	state      *replica.Replica
+	storageLow func() bool // a majority of the voters has no space: what would grow is refused
+	commands   *commandRouter
+	raftLog    *raftlog.CheckedLog
+	peers      *peer.Statuses
 	// prepare are the functions that must succeed, in this order, before Observer.Serve is called. An error ends the leadership.
 	prepare []func(ctx context.Context) error
 	// duties run from the start of the leadership to its end, also during prepare. An error ends the leadership; nil does not.
@@ -55,7 +55,7 @@ func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, st
 		term: term,
 		proposer: propose.New(l.proposals, propose.Environment{
 			Submit: l.submit, Status: l.state.Status, Failed: l.commands.failed, Monotonic: l.monotonic, ClusterClock: l.clock.now,
-			StorageLow: func() bool { return l.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.metrics.observeEntry, Log: l.log,
+			StorageLow: l.storageLow, Proposed: l.metrics.observeEntry, Log: l.log,
 		}, propose.Leadership{Term: term, StartMonotonic: startMonotonic, StartClusterTime: startClusterTime}),
 		reader: readindex.New(reads), scanner: readindex.New(scans),
 	}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -29,6 +30,7 @@ type maintenance struct {
 	execute       func(ctx context.Context, command fsm.Command) (fsm.Result, error) // proposes a command, and waits for its result
 	peers         *peer.Statuses
 	members       *membership.Membership
+	space         *diskSpace
 	log           *slog.Logger
 }
 
@@ -38,6 +40,7 @@ type maintenance struct {
 func (m *maintenance) run(ctx context.Context) error {
 	ticker := time.NewTicker(maintenanceInterval)
 	defer ticker.Stop()
+	var logged []raft.ServerID // the members that were short of disk space when that was logged
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,9 +50,29 @@ func (m *maintenance) run(ctx context.Context) error {
 		if m.brokerDownFor() >= brokerDownLimit {
 			m.transferToVoterWithBroker(ctx)
 		}
+		m.handOverFullDisk(ctx)
+		logged = m.logDiskLow(logged)
 		m.raiseVersion(ctx)
 		m.members.UpdateOwnAddress(ctx)
 	}
+}
+
+// handOverFullDisk transfers the leadership if this member is short of disk space and another voter is not: a leader whose disk is full ends.
+func (m *maintenance) handOverFullDisk(ctx context.Context) {
+	if _, withSpace := m.peers.DiskLow(); withSpace == 0 || !m.space.own() || !m.serving() {
+		return
+	}
+	hasSpace := func(status *peer.Status) bool { return !status.DiskLow && status.BrokerUp }
+	m.transfer(ctx, hasSpace, "this node is short of disk space")
+}
+
+// logDiskLow logs which members are short of disk space when that has changed, and returns them.
+func (m *maintenance) logDiskLow(before []raft.ServerID) []raft.ServerID {
+	now := m.space.members()
+	if !slices.Equal(now, before) {
+		m.log.Warn("members that are short of disk space", "members", now, "growing_writes_refused", m.space.low())
+	}
+	return now
 }
 
 // raiseVersion puts the newest log version that every member can apply into force. It does nothing while a membership change or a restore is in progress.
@@ -69,24 +92,29 @@ func (m *maintenance) raiseVersion(ctx context.Context) {
 
 // transferToVoterWithBroker transfers leadership to a voter whose broker connections are up. If there is none, this member keeps the leadership.
 func (m *maintenance) transferToVoterWithBroker(ctx context.Context) {
+	m.transfer(ctx, func(status *peer.Status) bool { return status.BrokerUp }, "a broker connection of this node is down or silent")
+}
+
+// transfer transfers leadership to a voter that is fit for it. If there is none, this member keeps the leadership.
+func (m *maintenance) transfer(ctx context.Context, isFit func(*peer.Status) bool, why string) {
 	answers := m.peers.Poll(ctx, maintenanceInterval)
-	target, found := voterWithBroker(m.servers(), answers, func(id raft.ServerID) bool { return m.members.TransferBlocked(m.term(), id) })
+	target, found := fittestVoter(m.servers(), answers, isFit, func(id raft.ServerID) bool { return m.members.TransferBlocked(m.term(), id) })
 	if !found {
 		return
 	}
-	m.log.Warn("transferring leadership: a broker connection of this node is down or silent", "to", target)
+	m.log.Warn("transferring leadership: "+why, "to", target)
 	if err := m.members.TransferIfLeading(ctx, string(target)); err != nil {
 		m.log.Warn("the transfer of leadership failed", "error", err)
 	}
 }
 
-// voterWithBroker returns the voter with the longest log among those that answered, whose broker connections are up, and that are not blocked. Of several it
-// returns the first in the configuration.
-func voterWithBroker(servers []raft.Server, answers map[raft.ServerID]peer.Answer, blocked func(raft.ServerID) bool) (best raft.ServerID, found bool) {
+// fittestVoter returns the voter with the longest log among those that answered, are fit, and are not blocked. Of several it returns the first in the
+// configuration.
+func fittestVoter(servers []raft.Server, answers map[raft.ServerID]peer.Answer, isFit func(*peer.Status) bool, blocked func(raft.ServerID) bool) (best raft.ServerID, found bool) {
 	var lastIndex uint64
 	for _, server := range servers {
 		status, answered := answers[server.ID]
-		if answered && server.Suffrage == raft.Voter && status.BrokerUp && (!found || status.LastIndex > lastIndex) && !blocked(server.ID) {
+		if answered && server.Suffrage == raft.Voter && isFit(&status.Status) && (!found || status.LastIndex > lastIndex) && !blocked(server.ID) {
 			best, lastIndex, found = server.ID, status.LastIndex, true
 		}
 	}

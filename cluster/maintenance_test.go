@@ -30,7 +30,7 @@ func TestLeadershipGoesToAVoterWithABroker(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 20 {
-				best, found := voterWithBroker(servers, test.answers, func(id raft.ServerID) bool { return id == test.blocked })
+				best, found := fittestVoter(servers, test.answers, func(s *peer.Status) bool { return s.BrokerUp }, func(id raft.ServerID) bool { return id == test.blocked })
 				if best != test.want || found != (test.want != "") {
 					t.Fatalf("%q, %t; want %q", best, found, test.want)
 				}

@@ -22,6 +22,7 @@ type Node struct {
 	commands    *commandRouter
 	offerer     *offer.Offerer
 	memberWatch *memberWatch
+	space       *diskSpace
 	members     *membership.Membership
 	autopilot   *autopilotRunner
 
@@ -115,6 +116,7 @@ func (n *Node) Status() Status {
 		ID: n.self.ID, Role: n.self.raftState(), Servers: servers, Serving: n.commands.serving(), Behind: n.memberWatch.behind(), Learning: n.self.learning(servers),
 		Term: n.self.raft.CurrentTerm(), LeaderID: n.self.leader(), Commit: n.self.raft.CommitIndex(), Last: n.self.raft.LastIndex(),
 		State: n.replica.Status(), Divergence: n.verifier.divergence(),
+		DiskLow: n.space.members(), StorageLow: n.commands.serving() && n.space.low(),
 	}
 }
 

@@ -40,6 +40,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	confirmer := &confirmer{id: config.ID, term: n.self.term, servers: n.self.servers, client: n.env.Client, timeout: config.Timing.Election, start: start}
 	peers := peer.NewStatuses(config.ID, n.env.Client, n.self.servers, n.env.Clock.Monotonic)
 	n.self.acknowledged = peers.Acknowledged
+	n.space = &diskSpace{own: n.self.diskLow, servers: n.self.servers, id: config.ID, peers: peers}
 	n.commands = &commandRouter{observer: observer, confirmTerm: confirmer.confirm}
 	ctx, stop := context.WithCancel(context.Background())
 	n.lifecycle.stop = stop
@@ -77,11 +78,11 @@ func (n *Node) start(config Config, observer Observer) error {
 	}
 	maintenance := &maintenance{
 		servers: n.self.servers, term: n.self.term, version: n.self.version, brokerDownFor: n.self.brokerDownFor, serving: n.commands.serving,
-		execute: n.commands.execute, peers: peers, members: n.members, log: n.env.Log,
+		execute: n.commands.execute, peers: peers, members: n.members, space: n.space, log: n.env.Log,
 	}
 	leading := &leaderLoop{
 		monotonic: n.env.Clock.Monotonic, random: n.env.Random, metrics: n.env.Metrics, log: n.env.Log, serveTerm: observer.Serve, readDone: observer.ReadDone,
-		proposals: config.Proposals, raft: n.self.raft, state: n.replica, diskLow: n.self.diskLow,
+		proposals: config.Proposals, raft: n.self.raft, state: n.replica, storageLow: n.space.low,
 		commands: n.commands, raftLog: raftLog, peers: peers, clock: n.clock,
 		prepare: []func(context.Context) error{n.memberWatch.waitForClockQuorum, n.offerer.Prepare},
 		duties:  []func(context.Context) error{maintenance.run, n.autopilot.run, n.verifier.run},

@@ -47,6 +47,9 @@ func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 	if inForce < fsm.VersionRestore || status.Version > inForce {
 		return fmt.Errorf("%w: version %d of the log is in force, and the snapshot is of %d: upgrade every member first", peer.ErrRefused, inForce, status.Version)
 	}
+	if err := s.checkFits(&status); err != nil {
+		return fmt.Errorf("%w: %w", peer.ErrRefused, err)
+	}
 	if err := s.members.Lock(ctx); err != nil {
 		return err
 	}
@@ -80,5 +83,29 @@ func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 	}
 	replaced = true
 	s.log.Warn("the keys were replaced by those of a snapshot", "keys", status.Keys, "snapshot_index", status.Index)
+	return nil
+}
+
+// checkFits returns an error if a snapshot has more than the limits in force allow. Every member has a restored state in memory, and a
+// file of some kilobytes can hold gigabytes.
+func (s *Snapshots) checkFits(status *fsm.Status) error {
+	var limits fsm.Limits
+	s.state.View(func(m *fsm.Machine) {
+		settings, _ := m.Settings()
+		limits = settings.Limits
+	})
+	for _, bound := range []struct {
+		what     string
+		has, may int64 // 0 is no limit
+	}{
+		{"limits.keys", int64(status.Keys), limits.Keys},
+		{"limits.totalBytes", status.Bytes, limits.TotalBytes},
+		{"limits.watches", int64(status.Watches), limits.Watches},
+		{"limits.dedupEntries", int64(status.Remembered), limits.DedupEntries},
+	} {
+		if bound.may > 0 && bound.has > bound.may {
+			return fmt.Errorf("the snapshot has %d, and %s is %d: raise the limit first", bound.has, bound.what, bound.may)
+		}
+	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -387,6 +388,28 @@ func TestRestoreIsTheSameOnEveryMember(t *testing.T) {
 	}
 	if verification, err := n.Verify(t.Context()); err != nil || !verification.Agree {
 		t.Errorf("%+v, %v", verification, err)
+	}
+}
+
+// † A snapshot with more than the limits in force allow is refused before it goes into the log: a small file can hold gigabytes.
+func TestRestoreThatDoesNotFitIsRefused(t *testing.T) {
+	n := leader(t, startCluster(t, 1)...)
+	testwait.Until(t, "it is known to know how", func() bool { return n.Status().State.Version >= fsm.VersionRestore })
+	for i := range 20 {
+		n.must(t, set(fmt.Sprint("k", i), string(make([]byte, 1<<20))))
+	}
+	var file bytes.Buffer
+	if _, err := n.Snapshots().Save(&file); err != nil {
+		t.Fatal(err)
+	}
+	size := file.Len()
+	limits := fsm.DefaultSettings()
+	limits.Limits.TotalBytes = 10 << 20
+	n.must(t, fsm.Command{Kind: fsm.KindConfigure, Settings: &limits})
+	before := n.Status().Last
+	err := n.Snapshots().Restore(t.Context(), &file)
+	if !errors.Is(err, peer.ErrRefused) || !strings.Contains(err.Error(), "limits.totalBytes is 10485760") || n.Status().Last != before {
+		t.Errorf("a file of %d bytes: %v, %d further entries", size, err, n.Status().Last-before)
 	}
 }
 

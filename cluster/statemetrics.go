@@ -51,6 +51,13 @@ func RegisterState(registry prometheus.Registerer, node *Node) {
 		}
 		return 0
 	})
+	gauge("holdfast_members_disk_low", "Members that are short of disk space, as this node knows.", func(s Status) float64 { return float64(len(s.DiskLow)) })
+	gauge("holdfast_storage_low", "1 while this node serves and refuses SETs that need more space, because a majority of the voters has none, else 0.", func(s Status) float64 {
+		if s.StorageLow {
+			return 1
+		}
+		return 0
+	})
 	gauge("holdfast_log_version", "Version of the log that is in force.", func(s Status) float64 { return float64(s.State.Version) })
 	gauge("holdfast_cluster_time_seconds", "Cluster time, which decides expiry.", func(s Status) float64 { return float64(s.State.Now) / 1000 })
 }

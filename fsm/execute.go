@@ -38,24 +38,54 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 }
 
 // executeOnce runs a client's write and remembers its outcome. For a copy of a remembered request the result is that outcome, and the copy has no effect.
+// Where the broker vouches for who is asking, somebody else may send the same bytes: the outcome is then for those only that may make the request.
 func (m *Machine) executeOnce(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
 	result := &outcome.Results[position]
 	if command.ID.IsZero() {
 		m.write(position, command, storageLow, outcome)
 		return
 	}
+	client := clientHash(command.Principal.ClientID)
 	if earlier, ok := m.dedup.find(command.ID); ok {
 		m.prolong(earlier, command.Lifetime)
-		*result = m.dedup.result(&earlier)
+		*result = m.outcomeFor(command, &earlier)
 		return
 	}
-	client := clientHash(command.Principal.ClientID)
 	if !m.dedup.hasRoom(client, &m.settings.Limits) || command.Kind == KindTxn && !m.dedup.replies.hasRoom(client, command.Operations) {
 		*result = m.recordRefusal(command.ID, client, command.Lifetime, overloaded(m.settings.dialect(command.Dialect)))
 		return
 	}
 	m.write(position, command, storageLow, outcome)
 	m.dedup.put(dedupEntryOf(command.ID, m.index, m.now+command.Lifetime, client, result), newKeptReplies(command.ID, client, result.Replies))
+}
+
+// outcomeFor returns a remembered outcome, for whoever sent a copy of the request. Where the broker vouches for clients, that may be another
+// one, which the policy does not let make the request.
+func (m *Machine) outcomeFor(command *Command, earlier *dedupEntry) Result {
+	if earlier.client != clientHash(command.Principal.ClientID) && !m.mayMake(command) {
+		return Result{Code: CodeError, Error: ErrorNotAuthorized, Dialect: m.settings.dialect(command.Dialect), Repeat: true}
+	}
+	return m.dedup.result(earlier)
+}
+
+// OutcomeFor returns the outcome of a request as a copy of it gets it, and whether one is remembered. The index is that of Remembered.
+func (m *Machine) OutcomeFor(command *Command) (Result, uint64, bool) {
+	earlier, ok := m.dedup.find(command.ID)
+	if !ok {
+		return Result{}, 0, false
+	}
+	return m.outcomeFor(command, &earlier), earlier.index, true
+}
+
+// mayMake reports whether the policy allows a client's write: each operation of a transaction.
+func (m *Machine) mayMake(command *Command) bool {
+	var rule uint16
+	for i := range command.Operations {
+		if m.checkRequest(&command.Operations[i], &rule) == ErrorNotAuthorized {
+			return false
+		}
+	}
+	return m.checkRequest(command, &rule) != ErrorNotAuthorized
 }
 
 // prolong extends the dedup entry to this copy's lifetime: another member may receive this copy after the first lifetime has

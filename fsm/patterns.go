@@ -140,5 +140,22 @@ func (x *patternIndex) appendMatching(found []grantedWatch, key string) (all []g
 	return found, cost
 }
 
+// cost returns the cost of appendMatching for a key, without matching.
+func (x *patternIndex) cost(key string) (cost int) {
+	if len(key) > glob.MaxWatchedKey {
+		return 0
+	}
+	for _, prefix := range x.sizes {
+		if prefix.size > len(key) {
+			continue
+		}
+		cost += 1 + prefix.size
+		for _, w := range x.groups[key[:prefix.size]] {
+			cost += w.pattern.Weight() * (len(key) + 1)
+		}
+	}
+	return cost
+}
+
 // has reports whether a client watches any pattern.
 func (x *patternIndex) has(clientID string) bool { return x.perClient[clientID] > 0 }

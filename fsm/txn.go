@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"holdfast/hlc"
+	"holdfast/internal/glob"
 )
 
 // MaxOperations is how many operations a transaction may have. Result.Operation, a uint8, can hold the index of each.
@@ -83,6 +84,9 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 		*result = replies[unmet]
 		result.Operation = uint8(unmet)
 		return
+	case m.watchCost(operations) > maxWatchCost:
+		result.fail(ErrorQuota)
+		return
 	case m.exceedsQuota(total, storageLow) || values > max(maxReadBytes, m.settings.Limits.ValueBytes):
 		result.fail(ErrorQuota)
 		return
@@ -100,6 +104,21 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 			result.version, result.hasVersion = replies[i].version, true
 		}
 	}
+}
+
+// maxWatchCost bounds the cost of finding the watches of patterns for all keys that a transaction writes (patternIndex.cost): about the time that
+// ten changes of the longest key take while all patterns there may be begin like it. One transaction of 128 such keys would take every member
+// seconds, in which it answers nobody.
+const maxWatchCost = 10 * maxPatternWeight * glob.MaxWatchedKey
+
+// watchCost returns the cost of finding the watches of patterns for the keys that operations write.
+func (m *Machine) watchCost(operations []Command) (cost int) {
+	for i := range operations {
+		if operations[i].Kind != KindGet {
+			cost += m.watches.patterns.cost(string(operations[i].Key))
+		}
+	}
+	return cost
 }
 
 // checkOperation makes all checks of an operation but the quota, and answers a GET. If the operation is to change its key, the result has no code yet, and

@@ -142,6 +142,75 @@ func TestPolicyDecidesAboutEachOperation(t *testing.T) {
 	l.want("without an identity", l.do(unidentified), CodeError, ErrorNotAuthorized)
 }
 
+// † The outcome of a request is for those who may make it: somebody else who sends the same bytes, and for whom the broker vouches, learns
+// nothing.
+func TestOutcomeIsForThoseWhoMayMakeTheRequest(t *testing.T) {
+	l := newLeaderOf(t, VersionTxn)
+	rules, err := policy.Compile([]policy.Rule{
+		{ClientIDs: []string{"c", "deputy"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"mine"}}}},
+		{ClientIDs: []string{"eve"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"hers"}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.configure(func(s *Settings) { s.Policy = rules })
+	for name, command := range map[string]Command{
+		"SET": l.set("mine", "secret"), "DEL": del("mine"), "TXN": l.txn(l.set("mine", "secret"), getting("mine")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			command.ID, command.Principal = l.newID(), client("c")
+			command.inherit()
+			first := l.do(command)
+			as := func(id string) (Result, Result) {
+				copied := command
+				copied.Operations = slices.Clone(command.Operations)
+				copied.Principal = client(id)
+				copied.inherit()
+				told, _, _ := l.m.OutcomeFor(&copied)
+				return l.do(copied), told
+			}
+			for _, allowed := range []string{"c", "deputy"} {
+				for _, got := range resultsOf(as(allowed)) {
+					if got.Code != first.Code || !got.Repeat {
+						t.Errorf("%s: %+v", allowed, got)
+					}
+				}
+			}
+			for _, got := range resultsOf(as("eve")) {
+				if got.Error != ErrorNotAuthorized || len(got.Replies) > 0 || version(got) != "" {
+					t.Errorf("another client: %+v", got)
+				}
+			}
+		})
+	}
+}
+
+func resultsOf(results ...Result) []Result { return results }
+
+// † A transaction whose keys would have to be compared with too many patterns is refused: 128 keys of 4 KB and 1,000 patterns took every
+// member seconds.
+func TestCostOfATransactionIsBounded(t *testing.T) {
+	l := newLeaderOf(t, VersionTxn)
+	for i := range maxPatternWeightPerClient {
+		pattern := fmt.Sprintf("*%s%04d*", strings.Repeat("a", 50), i)
+		l.want("a watch", l.do(Command{Kind: KindKeyNotify, Pattern: true, Principal: client("w"), Key: []byte(pattern)}), CodeOK, NoError)
+	}
+	large := func(keys int) Command {
+		var operations []Command
+		for i := range keys {
+			operations = append(operations, l.set(strings.Repeat("a", 4000)+fmt.Sprintf("%04d", i), "v"))
+		}
+		return l.txn(operations...)
+	}
+	l.want("many long keys", l.do(large(MaxOperations)), CodeError, ErrorQuota)
+	l.want("a few long keys", l.do(large(10)), CodeReplies, NoError)
+	var short []Command
+	for i := range MaxOperations {
+		short = append(short, l.set(fmt.Sprint("line/7/", i), "v"))
+	}
+	l.want("many short keys", l.do(l.txn(short...)), CodeReplies, NoError)
+}
+
 // A transaction is refused if its reply would be larger than the broker accepts, or if it reads more than the greater of 256 KiB and Limits.ValueBytes.
 func TestReplyOfATransactionIsBounded(t *testing.T) {
 	l := newLeaderOf(t, VersionTxn)

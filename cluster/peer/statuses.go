@@ -133,16 +133,22 @@ func (s *Statuses) Answering() int {
 	return len(s.answered) + 1
 }
 
-// AnyDiskLow reports whether another member that answered is short of disk space.
-func (s *Statuses) AnyDiskLow() bool {
+// DiskLow returns the other members that said in the last poll that they are short of disk space, in the order of the configuration. Those with
+// space are the others that answered.
+func (s *Statuses) DiskLow() (low []raft.ServerID, votersWithSpace int) {
+	servers := s.servers()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id := range s.answered {
-		if s.answered[id].DiskLow {
-			return true
+	for _, server := range Others(servers, s.self) {
+		answer, answered := s.answered[server.ID]
+		switch {
+		case answered && answer.DiskLow:
+			low = append(low, server.ID)
+		case answered && server.Suffrage == raft.Voter:
+			votersWithSpace++
 		}
 	}
-	return false
+	return low, votersWithSpace
 }
 
 // Of returns what a member answered to the last poll, if it did.

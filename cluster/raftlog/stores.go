@@ -134,6 +134,9 @@ func openFolder(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err != nil {
 		return Stores{}, errors.Join(err, lock.Close())
 	}
+	if err := makePrivate(filepath.Join(dataDir, "snapshots")); err != nil {
+		return Stores{}, errors.Join(err, store.Close(), lock.Close())
+	}
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dataDir, retainedSnapshots, Logger(log))
 	if err != nil {
 		return Stores{}, errors.Join(err, store.Close(), lock.Close())
@@ -146,6 +149,14 @@ func openFolder(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 			return durable.WriteFile(filepath.Join(dataDir, divergedFile), []byte(reason.Error()+"\n"))
 		},
 	}, nil
+}
+
+// makePrivate makes a folder that only this user can read. raft would make it readable by everybody, and its files, too.
+func makePrivate(folder string) error {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(folder, 0o700)
 }
 
 // checkDiverged returns ErrMarkedDiverged if the data folder is marked.

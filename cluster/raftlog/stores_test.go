@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -236,5 +237,19 @@ func TestOlderSnapshotIsGivenUp(t *testing.T) {
 	}
 	if !slices.Equal(sizes, []int64{10, 20, 30, 40}) {
 		t.Errorf("told of %d", sizes)
+	}
+}
+
+// Snapshots hold all values: nobody else can read them, whoever made the data folder.
+func TestSnapshotsArePrivate(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "snapshots"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(dir, 0o755), openStores(t, dir, WAL).Close()); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "snapshots")); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info.Mode(), err)
 	}
 }

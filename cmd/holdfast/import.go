@@ -203,7 +203,7 @@ func (i *importing) recordResult(line importLine, err error, stop func()) {
 	}
 	i.stopped = true
 	if i.err == nil {
-		i.err = fmt.Errorf("line %d: key %q: %w", line.number, line.key.Name(), err)
+		i.err = fmt.Errorf("line %d: key %s: %w", line.number, httpapi.Shown(line.key.Name()), err)
 	}
 	stop()
 }

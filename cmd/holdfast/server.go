@@ -300,7 +300,11 @@ func listenHealth(s *settings.Settings, source *healthSource, metrics prometheus
 	if s.Health.Listen == "" {
 		return nil, nil
 	}
-	server, err := httpapi.Listen(s.Health.Listen, httpapi.Health(source.ready, source.warnings, metrics), nil, log)
+	handler := httpapi.Health(source.ready, source.warnings, metrics)
+	if httpapi.IsLoopback(s.Health.Listen) { // elsewhere probes and scrapers come by names, and no browser is on this machine
+		handler = httpapi.Local(handler)
+	}
+	server, err := httpapi.Listen(s.Health.Listen, handler, nil, log)
 	if err != nil {
 		return nil, err
 	}

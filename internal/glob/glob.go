@@ -14,7 +14,7 @@ import (
 
 // The errors of Compile.
 var (
-	// ErrSyntax says that a pattern is empty, or has a '[' that is not closed, an empty class ([] or [!]), or a range whose end is before its start.
+	// ErrSyntax says that a pattern is empty, or has a '[' that is not closed: in a class, a ']' that comes first is that character.
 	ErrSyntax = errors.New("pattern syntax error")
 	// ErrTooLong says that a pattern is longer than MaxSize.
 	ErrTooLong = errors.New("pattern too long")
@@ -60,7 +60,7 @@ type element struct {
 }
 
 // Compile reads a pattern: '*' is any run of characters, '?' one character, [abc] and [a-z] one of these, [!a] any other one, and everything
-// else is itself. A pattern that is not valid UTF-8 matches nothing. The error is ErrSyntax or ErrTooLong.
+// else is itself. A ']' that comes first in a class is that character, and a range that goes backwards ([z-a]) has no character. A pattern that is not valid UTF-8 matches nothing. The error is ErrSyntax or ErrTooLong.
 func Compile(pattern string) (*Pattern, error) {
 	if pattern == "" {
 		return nil, ErrSyntax
@@ -139,12 +139,18 @@ func (p *Pattern) segment(i int) segment {
 	return segment{elements: p.elements[packed.from:packed.to]}
 }
 
-// compileClass compiles a class after its '['. rest is the text after its ']'.
+// compileClass compiles a class after its '['. rest is the text after its ']'. A ']' that comes first is a character of the class, as in the
+// original (Rust's crate glob).
 func compileClass(pattern string) (class element, rest string, err error) {
 	pattern, class.negated = strings.CutPrefix(pattern, "!")
 	for {
 		end := strings.IndexByte(pattern, ']')
-		if end < 0 || end == 0 && len(class.ranges) == 0 {
+		if end == 0 && len(class.ranges) == 0 {
+			if end = strings.IndexByte(pattern[1:], ']'); end >= 0 {
+				end++
+			}
+		}
+		if end < 0 {
 			return element{}, "", ErrSyntax
 		}
 		if end == 0 {
@@ -156,9 +162,6 @@ func compileClass(pattern string) (class element, rest string, err error) {
 		if pattern[0] == '-' && pattern[1] != ']' { // the class's ']' is still ahead, so both bytes exist
 			high, size = utf8.DecodeRuneInString(pattern[1:])
 			pattern = pattern[1+size:]
-		}
-		if high < low {
-			return element{}, "", ErrSyntax
 		}
 		class.ranges = append(class.ranges, [2]rune{low, high})
 	}
@@ -242,7 +245,7 @@ func (s *segment) match(text string) (size int, ok bool) {
 // find returns what follows the first match of the segment in a text.
 func (s *segment) find(text string) (rest string, ok bool) {
 	if len(s.elements) == 0 {
-		at := strings.Index(text, s.literal)
+		at := index(text, s.literal)
 		if at < 0 {
 			return "", false
 		}
@@ -256,6 +259,42 @@ func (s *segment) find(text string) (rest string, ok bool) {
 		text = text[n:]
 	}
 	return "", false
+}
+
+// maxNaive bounds the product of the sizes for which strings.Index is used. Its time grows with this product for texts such as aaaa…b.
+const maxNaive = 16 << 10
+
+// index is strings.Index, in a time that grows with the sum of the sizes, and not with their product (Knuth, Morris and Pratt 1977).
+func index(text, literal string) int {
+	if len(text)*len(literal) <= maxNaive {
+		return strings.Index(text, literal)
+	}
+	if len(literal) > MaxSize {
+		return strings.Index(text, literal) // Compile makes no such pattern
+	}
+	// border[i] is the size of the longest text that literal[:i+1] begins and ends with, without being the whole.
+	var border [MaxSize]uint16
+	for i, k := 1, 0; i < len(literal); i++ {
+		for k > 0 && literal[i] != literal[k] {
+			k = int(border[k-1])
+		}
+		if literal[i] == literal[k] {
+			k++
+		}
+		border[i] = uint16(k)
+	}
+	for i, k := 0, 0; i < len(text); i++ {
+		for k > 0 && text[i] != literal[k] {
+			k = int(border[k-1])
+		}
+		if text[i] == literal[k] {
+			k++
+		}
+		if k == len(literal) {
+			return i + 1 - k
+		}
+	}
+	return -1
 }
 
 // matchEnd reports whether a text that is valid UTF-8 ends with a match of the segment.

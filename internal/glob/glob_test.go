@@ -39,6 +39,14 @@ func TestPatternsMatchAsDocumented(t *testing.T) {
 		{"[-a]", []string{"a", "-"}, []string{"b"}},
 		{"[a!]", []string{"a", "!"}, []string{"b"}},
 		{"[^a]", []string{"^", "a"}, []string{"b"}},
+		{"[]]", []string{"]"}, []string{"a", "", "[]"}},
+		{"[!]]", []string{"a", "["}, []string{"]", ""}},
+		{"[]a]x", []string{"]x", "ax"}, []string{"bx"}},
+		{"[]-_]", []string{"]", "^", "_"}, []string{"a", "["}},
+		{"[z-a]", nil, []string{"a", "z", "m", ""}},
+		{"[z-ab]", []string{"b"}, []string{"a", "z"}},
+		{"[!z-a]", []string{"a", "z"}, []string{""}},
+		{"x[z-a]*", nil, []string{"x", "xa"}},
 		{"a]", []string{"a]"}, []string{"a"}},
 		{"*[0-9]?[0-9]*z", []string{"1x1z", "a1x2bz"}, []string{"11z", "1x1"}},
 		{"a\xff*", nil, []string{"a\xff", "a", "ab"}},
@@ -63,12 +71,46 @@ func TestPatternsMatchAsDocumented(t *testing.T) {
 }
 
 func TestMalformedPatternsAreRejected(t *testing.T) {
-	for _, pattern := range []string{"", "[", "a[", "[a", "[!", "[]", "[!]", "[]a]", "[z-a]", "[a-", "x[a-z"} {
+	for _, pattern := range []string{"", "[", "a[", "[a", "[!", "[]", "[!]", "[a-", "[]a", "[!]a", "x[a-z"} {
 		t.Run(pattern, func(t *testing.T) {
 			if _, err := Compile(pattern); err != ErrSyntax {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// A search for literal text agrees with strings.Index, also where it takes another way.
+func TestIndexFindsTheFirst(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		alphabet := rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 0, 6000, -1)
+		text := alphabet.Draw(t, "text")
+		literal := rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 1, 40, -1).Draw(t, "literal")
+		if at := rapid.IntRange(0, len(text)).Draw(t, "at"); rapid.Bool().Draw(t, "inside") {
+			literal = text[at:min(at+1000, len(text))]
+		}
+		if got, want := index(text, literal), strings.Index(text, literal); got != want {
+			t.Fatalf("%d, want %d", got, want)
+		}
+	})
+}
+
+// † Matching takes time that grows with the key, and not with the product of key and pattern: aaaa…b is the worst case for a plain search.
+func TestRepetitiveTextIsMatchedInLinearTime(t *testing.T) {
+	key := strings.Repeat("a", MaxWatchedKey)
+	p, err := Compile("*" + strings.Repeat("a", MaxSize/2) + "b*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rounds = 200
+	began := time.Now()
+	for range rounds {
+		if p.Match(key) {
+			t.Fatal("it matches")
+		}
+	}
+	if each := time.Since(began) / rounds; each > time.Millisecond { // 0.02 ms, with the race detector 0.1
+		t.Errorf("a match takes %v", each)
 	}
 }
 

@@ -113,7 +113,35 @@ func Admin(config AdminConfig) http.Handler {
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	return http.NewCrossOriginProtection().Handler(mux)
+	return sameOrigin(mux)
+}
+
+// sameOrigin refuses what a page of another site asks for, reads included: a read takes one of the few streams, and caches could keep it. A link on
+// another site may lead to the status page. No answer is stored.
+func sameOrigin(handler http.Handler) http.Handler {
+	changes := http.NewCrossOriginProtection().Handler(handler)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
+		other := site == "cross-site" || site == "same-site"
+		if site == "" && origin != "" {
+			at, err := url.Parse(origin)
+			other = err != nil || at.Host != r.Host
+		}
+		isLink := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+		if other && !isLink {
+			writeError(w, http.StatusForbidden, Error{"a page of another site asks for this", "not done"})
+			return
+		}
+		changes.ServeHTTP(w, r)
+	})
+}
+
+// IsLoopback reports whether an address to listen on can only be reached from this machine.
+func IsLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // Local prevents DNS rebinding: it refuses a Host header that is neither localhost nor an IP address. Otherwise a web page could reach the API through

@@ -329,6 +329,41 @@ func TestOtherSitesAreRefused(t *testing.T) {
 	}
 }
 
+// Reads of another site's page are refused, too. A link may lead to the status page, and nothing is stored.
+func TestReadsOfOtherSitesAreRefused(t *testing.T) {
+	leader, _ := startAPIs(t)
+	for name, test := range map[string]struct {
+		header map[string]string
+		want   int
+	}{
+		"a command line":                {nil, http.StatusOK},
+		"the page itself":               {map[string]string{"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}, http.StatusOK},
+		"a bookmark":                    {map[string]string{"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, http.StatusOK},
+		"a link on another site":        {map[string]string{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, http.StatusOK},
+		"a script of another site":      {map[string]string{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}, http.StatusForbidden},
+		"an image of another site":      {map[string]string{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}, http.StatusForbidden},
+		"a frame of another site":       {map[string]string{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}, http.StatusForbidden},
+		"a script on another port":      {map[string]string{"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}, http.StatusForbidden},
+		"an older browser":              {map[string]string{"Origin": "https://evil.example"}, http.StatusForbidden},
+		"an older browser's own script": {map[string]string{"Origin": leader.url}, http.StatusOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, leader.url+"/v1/status", nil)
+			for key, value := range test.header {
+				request.Header.Set(key, value)
+			}
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			if response.StatusCode != test.want || response.Header.Get("Cache-Control") != "no-store" {
+				t.Errorf("%s, %q", response.Status, response.Header.Get("Cache-Control"))
+			}
+		})
+	}
+}
+
 // The outcome in an error is "not done" only if it is certain that nothing was done.
 func TestErrorIsNotDoneOnlyIfThatIsCertain(t *testing.T) {
 	for name, test := range map[string]struct {

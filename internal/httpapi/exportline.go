@@ -13,6 +13,7 @@ import (
 // ParseExportedKey reads a line of an export file. It is stricter than encoding/json, which would silently change a key or a value, or lose a field: it
 // compares names exactly, and refuses unknown names, names that are given twice, and invalid characters.
 func ParseExportedKey(line []byte) (key ExportedKey, err error) {
+	line = bytes.TrimPrefix(line, []byte("\ufeff")) // editors on Windows begin a file with a byte order mark
 	if !utf8.Valid(line) || hasLoneSurrogate(line) {
 		return key, errors.New("the line has characters that are not valid: give keyBase64 or valueBase64")
 	}
@@ -31,7 +32,7 @@ func ParseExportedKey(line []byte) (key ExportedKey, err error) {
 		}
 		field, known := fields[name.(string)] // the name of a field is a string
 		if !known {
-			return key, fmt.Errorf("field %q is unknown, or given twice", name)
+			return key, fmt.Errorf("field %s is unknown, or given twice", Shown(name.(string)))
 		}
 		delete(fields, name.(string))
 		if err := decoder.Decode(field); err != nil {
@@ -45,6 +46,15 @@ func ParseExportedKey(line []byte) (key ExportedKey, err error) {
 		return key, errors.New("there is something behind the JSON object")
 	}
 	return key, key.Validate()
+}
+
+// Shown returns a text for an error message: quoted, and cut where it is long.
+func Shown(text string) string {
+	const most = 200
+	if len(text) <= most {
+		return strconv.Quote(text)
+	}
+	return fmt.Sprintf("%q… (%d bytes)", text[:most], len(text))
 }
 
 // hasLoneSurrogate reports whether JSON text has an escape of half a UTF-16 pair, which encoding/json replaces.

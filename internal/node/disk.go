@@ -12,7 +12,7 @@ import (
 // freeSpace measures the free space of the file system of the data folder, once a second.
 type freeSpace struct {
 	dir     string
-	minFree int64 // in bytes; while a member has less, the leader sets StorageLow in log entries, and all members refuse SETs that would make the state larger
+	minFree int64 // in bytes; while a member has less, it counts as one without space
 	free    atomic.Uint64
 }
 
@@ -48,7 +48,7 @@ func (s *freeSpace) watch(ctx context.Context, log *slog.Logger) {
 		free, low := s.get()
 		switch {
 		case low && !wasLow:
-			log.Warn("free disk space below node.minFreeDisk: SETs that need more space are refused; free some space or enlarge the volume",
+			log.Warn("free disk space below node.minFreeDisk: free some space or enlarge the volume; while a majority of the members has none, SETs that need more space are refused",
 				"free_bytes", free, "min_free_bytes", s.minFree)
 		case !low && wasLow:
 			log.Info("free disk space above node.minFreeDisk again", "free_bytes", free, "min_free_bytes", s.minFree)

@@ -205,8 +205,16 @@ func (n *Node) Warnings() (notes []string) {
 	if n.policyIsForgeable() {
 		notes = append(notes, forgeable)
 	}
+	status := n.Cluster.Status()
 	if free, low := n.space.get(); low {
-		notes = append(notes, fmt.Sprintf("only %d bytes of disk space are free: SETs that need more space are refused", free))
+		notes = append(notes, fmt.Sprintf("only %d bytes of disk space are free: this node ends when there are none", free))
+	}
+	if others := len(status.DiskLow); others > 0 {
+		effect := "the others go on without them"
+		if status.StorageLow {
+			effect = "they are so many that SETs that need more space are refused"
+		}
+		notes = append(notes, fmt.Sprintf("short of disk space: %s; %s", memberNames(status.DiskLow), effect))
 	}
 	if err := n.Front.DisconnectFeedErr(); err != nil {
 		notes = append(notes, err.Error())
@@ -215,6 +223,15 @@ func (n *Node) Warnings() (notes []string) {
 		notes = append(notes, n.config.Notes()...)
 	}
 	return append(notes, n.Front.Notes()...)
+}
+
+// memberNames returns the names of members, with commas.
+func memberNames(ids []raft.ServerID) string {
+	var names []string
+	for _, id := range ids {
+		names = append(names, peer.NodeName(id))
+	}
+	return strings.Join(names, ", ")
 }
 
 // forgeable is the warning that a policy is in force although the broker does not stamp client ids.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/wire"
 )
 
 // stableUptime is how long a connection must have been up for the next one to be tried without a delay.
@@ -23,9 +24,10 @@ type connection struct {
 	clientID  string
 	queue     *queue
 
-	refusalLogged atomic.Bool  // it was logged that the broker refuses a reply
-	downSince     atomic.Int64 // when it went down, in milliseconds since the Unix epoch; 0 while it is up
-	maxPacket     atomic.Int64 // size in bytes of the largest packet that the broker accepts, by the latest CONNACK; first set by Connections.start
+	refusalLogged atomic.Bool             // it was logged that the broker refuses a reply
+	refused       atomic.Pointer[refusal] // the latest reply that the broker refused
+	downSince     atomic.Int64            // when it went down, in milliseconds since the Unix epoch; 0 while it is up
+	maxPacket     atomic.Int64            // size in bytes of the largest packet that the broker accepts, by the latest CONNACK; first set by Connections.start
 
 	// notified holds the clients to which a notification was sent since startRecordIfNeeded last began a TLS record. The current record may contain that
 	// notification. Owned by the goroutine that publishes.
@@ -51,7 +53,7 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 			blamed := false
 			if !last.connectedAt.IsZero() {
 				c.onLost(last.connectedAt, last.uptime)
-				blamed = c.brokerEnded(last)
+				blamed = c.brokerEnded(last) && !c.blameRefused(last)
 			}
 			if c.requeue(blamed) {
 				delay = c.config.BackoffMin // the output that ended the connection is gone
@@ -126,16 +128,42 @@ func (c *connection) brokerEnded(l loss) bool {
 	return c.env.SessionUpSince(l.connectedAt)
 }
 
+// refusal is a reply that the broker refused: its PUBACK had an error.
+type refusal struct {
+	request *wire.Request
+	at      time.Time
+}
+
+// refusalWindow is how long after a refused reply the end of the connection counts as its consequence.
+const refusalWindow = time.Second
+
+// blameRefused penalizes the client whose reply the broker refused just before it ended the connection, and reports whether there is one.
+// Mosquitto 2.0 with max_queued_messages 0 acknowledges a reply that its access rules refuse with an error, and then ends the connection.
+// What was in flight behind it has no part in that.
+func (c *connection) blameRefused(l loss) bool {
+	r := c.refused.Swap(nil)
+	if r == nil || r.at.Before(l.connectedAt) || l.connectedAt.Add(l.uptime).Sub(r.at) > refusalWindow {
+		return false
+	}
+	c.penalize(r.request, "the broker refused a reply to this client, and ended the connection")
+	return true
+}
+
+// penalize begins the penalty of a request's client, and has it disconnected.
+func (c *connection) penalize(r *wire.Request, why string) {
+	c.penalties.add(r, time.Now())
+	c.env.Log.Warn(why+"; it gets no replies for a while",
+		"client", r.Command.Principal.ClientID, "user", r.Command.Principal.Username, "response_topic", r.ResponseTopic, "penalty", penaltyTime)
+	c.handler.Kick(r)
+}
+
 // requeue puts the outputs in flight back into the queue. blamed says that the broker ended the last connection because of one of them. An output that was
 // blamed too often is dropped, with all replies to the same client. requeue reports whether it dropped any.
 func (c *connection) requeue(blamed bool) bool {
 	abandoned := c.queue.requeue(blamed)
 	for _, o := range abandoned {
 		if r := o.Request; r != nil {
-			c.penalties.add(r, time.Now())
-			c.env.Log.Warn("reply dropped: the broker closes the connection on replies to this client; it gets no replies for a while",
-				"client", r.Command.Principal.ClientID, "response_topic", r.ResponseTopic, "penalty", penaltyTime)
-			c.handler.Kick(r)
+			c.penalize(r, "reply dropped: the broker closes the connection on replies to this client")
 		}
 		c.env.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
 		c.handler.Published(o)
@@ -214,6 +242,7 @@ func (c *connection) publishDone(o *Output, reason byte, err error) {
 	if o.Event == nil {
 		if reason >= 0x80 {
 			c.env.Metrics.repliesRefused.Inc()
+			c.refused.Store(&refusal{o.Request, time.Now()})
 			if c.refusalLogged.CompareAndSwap(false, true) {
 				c.env.Log.Warn("the broker refuses a reply, and may refuse others: do its access rules let nodes publish there?", "topic", o.Request.ResponseTopic, "reason", reason)
 			}

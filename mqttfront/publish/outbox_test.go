@@ -25,6 +25,7 @@ import (
 type fakeBroker struct {
 	poison  string // the broker ends the connection at a message on this topic
 	refused string // the broker refuses messages on this topic: its PUBACK has reason code 0x87
+	ends    bool   // it ends the connection at the message behind a refused one, as Mosquitto 2.0 with max_queued_messages 0
 
 	mu        sync.Mutex
 	clients   []string // client ids, in the order of their connections
@@ -41,6 +42,7 @@ func (b *fakeBroker) connect(ctx context.Context, clientID string) (*mqttconn.Pu
 }
 
 func (b *fakeBroker) serve(conn net.Conn) {
+	refused := false
 	mqtttest.Serve(conn, func(packet *packets.ControlPacket) (packets.Packet, bool) {
 		if publish, ok := packet.Content.(*packets.Publish); ok {
 			if publish.Topic == b.poison {
@@ -48,7 +50,11 @@ func (b *fakeBroker) serve(conn net.Conn) {
 			}
 			b.mu.Lock()
 			defer b.mu.Unlock()
+			if refused && b.ends {
+				return nil, false
+			}
 			if publish.Topic == b.refused {
+				refused = true
 				return &packets.Puback{PacketID: publish.PacketID, ReasonCode: 0x87, Properties: &packets.Properties{}}, true
 			}
 			b.published = append(b.published, publish.Topic)
@@ -128,6 +134,55 @@ func TestOutboxGivesUpWhatTheBrokerDoesNotTake(t *testing.T) {
 			t.Error("the penalty does not end")
 		}
 	})
+}
+
+// † Where a broker ends the connection because its rules refuse a reply, the client of that reply gets the penalty, and nobody whose
+// reply was in flight behind it.
+func TestRefusedReplyIsBlamedForTheEndOfAConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, handler := &fakeBroker{refused: "plant/x", ends: true}, &recorder{}
+		o := newTestOutbox(broker, confirmed)
+		c, err := o.Connect(t.Context(), handler)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for range 3 {
+			for _, topic := range []string{"plant/x", "innocent"} {
+				c.Send("one connection", reply("", topic))
+			}
+			time.Sleep(5 * time.Second)
+		}
+		handler.mu.Lock()
+		defer handler.mu.Unlock()
+		if len(handler.kicked) != 1 || handler.kicked[0] != "plant/x" {
+			t.Errorf("kicked %v", handler.kicked)
+		}
+		if got := broker.topics(); len(got) != 3 {
+			t.Errorf("published %v, want three replies to the innocent client", got)
+		}
+	})
+}
+
+// A user with many client ids has one penalty, where the broker vouches for users.
+func TestPenaltyIsThatOfTheUser(t *testing.T) {
+	request := func(user, id string) *wire.Request {
+		r := &wire.Request{ResponseTopic: "clients/" + id + "/r"}
+		r.Command.Principal.Username, r.Command.Principal.ClientID = user, id
+		return r
+	}
+	now := time.Now()
+	p := penalties{trusted: func() bool { return true }}
+	p.add(request("eve", "eve-1"), now)
+	p.add(request("", "nameless-1"), now)
+	for _, c := range []struct {
+		user, id string
+		want     bool
+	}{{"eve", "eve-2", true}, {"bob", "eve-1", false}, {"", "nameless-1", true}, {"", "nameless-2", false}} {
+		if got := p.has(request(c.user, c.id), now); got != c.want {
+			t.Errorf("user %q, client %q: %t", c.user, c.id, got)
+		}
+	}
 }
 
 // A reply that the broker refuses is counted: its client gets no answer, and an operator has to see why.

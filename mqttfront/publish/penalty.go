@@ -25,11 +25,14 @@ type penalties struct {
 	until map[string]time.Time // by penalty key
 }
 
-// key returns the key under which the client of a request is penalized: its client id if the broker vouches for it, else the response topic. A
-// client that forges the id of another client must not get that other client penalized.
+// key returns the key under which the client of a request is penalized: its user name or, without one, its client id, if the broker vouches for
+// them, else the response topic. A user may have any number of client ids. A client that forges the id of another client must not get that
+// other client penalized.
 func (p *penalties) key(r *wire.Request) string {
-	if id := r.Command.Principal.ClientID; id != "" && p.trusted() {
-		return "client " + id
+	if principal := &r.Command.Principal; p.trusted() && principal.Username != "" {
+		return "user " + principal.Username
+	} else if p.trusted() && principal.ClientID != "" {
+		return "client " + principal.ClientID
 	}
 	return "topic " + r.ResponseTopic
 }

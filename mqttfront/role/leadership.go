@@ -90,7 +90,7 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 		if !r.State().IsHeld() || r.Command.ID.IsZero() {
 			continue
 		}
-		result, index, ok := m.Remembered(r.Command.ID)
+		result, index, ok := m.OutcomeFor(&r.Command)
 		if ok {
 			l.inherited[r.Command.ID] = false
 		}

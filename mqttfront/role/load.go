@@ -22,13 +22,13 @@ func newLoad(config *Config) load {
 // add counts a request as executing or answering.
 func (u *load) add(r *pending.Request) {
 	u.busy++
-	u.clients.add(r.ClientKey(), r.Size)
+	u.clients.add(r.ClientKey(), operationsOf(r), r.Size)
 }
 
 // remove ends what add began.
 func (u *load) remove(r *pending.Request) {
 	u.busy--
-	u.clients.remove(r.ClientKey(), r.Size)
+	u.clients.remove(r.ClientKey(), operationsOf(r), r.Size)
 	u.scans.move(r.ClientKey(), &r.Scan, pending.ScanNone)
 }
 
@@ -38,17 +38,20 @@ func (u *load) overloadReason(r *pending.Request, waited, limit time.Duration) s
 	switch {
 	case waited > limit:
 		return "age"
-	case u.clients.full(r.ClientKey(), r.Size):
+	case u.clients.full(r.ClientKey(), operationsOf(r), r.Size):
 		return "client_share"
 	default:
 		return ""
 	}
 }
 
+// operationsOf returns how many operations a request counts as: a transaction as many as it has.
+func operationsOf(r *pending.Request) int { return max(1, len(r.Command.Operations)) }
+
 // clientShares counts what each client has under way at a leader, so that one client cannot take all the room there is. The zero value
 // has no room. It is not safe for concurrent use.
 type clientShares struct {
-	count    int // most requests of one client
+	count    int // most operations of one client's requests; a single request always fits
 	bytes    int // most bytes of one client's requests; a single request always fits
 	byClient map[string]clientShare
 }
@@ -105,28 +108,29 @@ func (c *scanCount) add(stage pending.ScanStage, n int) {
 }
 
 // byteShareDivisor sets how many bytes the requests of one client may take: Config.HoldBytes / byteShareDivisor.
-const byteShareDivisor = 4
+// Eight transactions of 15 MiB of one client would make all others wait for seconds.
+const byteShareDivisor = 8
 
 func newClientShares(config *Config) clientShares {
 	return clientShares{count: config.RequestsPerClient, bytes: config.HoldBytes / byteShareDivisor, byClient: make(map[string]clientShare)}
 }
 
-// full reports whether another request of a client, of a size in bytes, would be more than its share.
-func (s *clientShares) full(client string, size int) bool {
+// full reports whether another request of a client, of some operations and bytes, would be more than its share.
+func (s *clientShares) full(client string, operations, size int) bool {
 	used := s.byClient[client]
-	return used.count >= s.count || used.count > 0 && used.bytes+size > s.bytes
+	return s.count == 0 || used.count > 0 && (used.count+operations > s.count || used.bytes+size > s.bytes)
 }
 
-func (s *clientShares) add(client string, size int) {
+func (s *clientShares) add(client string, operations, size int) {
 	used := s.byClient[client]
-	s.byClient[client] = clientShare{used.count + 1, used.bytes + size}
+	s.byClient[client] = clientShare{used.count + operations, used.bytes + size}
 }
 
-func (s *clientShares) remove(client string, size int) {
+func (s *clientShares) remove(client string, operations, size int) {
 	used := s.byClient[client]
-	if used.count == 1 {
+	if used.count <= operations {
 		delete(s.byClient, client)
 		return
 	}
-	s.byClient[client] = clientShare{used.count - 1, used.bytes - size}
+	s.byClient[client] = clientShare{used.count - operations, used.bytes - size}
 }

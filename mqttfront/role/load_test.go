@@ -39,16 +39,34 @@ func TestClientBeyondItsShareIsRefused(t *testing.T) {
 
 // A client's share is bounded in bytes, too. A single request always fits.
 func TestClientShareIsBoundedInBytes(t *testing.T) {
-	shares := newClientShares(&Config{RequestsPerClient: 100, HoldBytes: 4000})
-	if shares.full("c", 1_000_000) {
+	shares := newClientShares(&Config{RequestsPerClient: 100, HoldBytes: 8000})
+	if shares.full("c", 1, 1_000_000) {
 		t.Error("a single request does not fit")
 	}
-	shares.add("c", 600)
-	if !shares.full("c", 500) || shares.full("c", 400) || shares.full("d", 500) {
+	shares.add("c", 1, 600)
+	if !shares.full("c", 1, 500) || shares.full("c", 1, 400) || shares.full("d", 1, 500) {
 		t.Error("bytes do not count")
 	}
-	if shares.remove("c", 600); len(shares.byClient) != 0 {
+	if shares.remove("c", 1, 600); len(shares.byClient) != 0 {
 		t.Errorf("%v is left of a client that has nothing under way", shares.byClient)
+	}
+}
+
+// † A transaction counts as many requests as it has operations. A single one always fits.
+func TestTransactionsCountByTheirOperations(t *testing.T) {
+	shares := newClientShares(&Config{RequestsPerClient: 100, HoldBytes: 1 << 30})
+	if shares.full("c", 128, 0) {
+		t.Error("a single transaction does not fit")
+	}
+	shares.add("c", 60, 0)
+	if shares.full("c", 40, 0) || !shares.full("c", 41, 0) || shares.full("d", 128, 0) {
+		t.Error("operations do not count")
+	}
+	if shares.remove("c", 60, 0); len(shares.byClient) != 0 {
+		t.Errorf("%v is left of a client that has nothing under way", shares.byClient)
+	}
+	if none := (&clientShares{}); !none.full("c", 1, 0) {
+		t.Error("the zero value has room")
 	}
 }
 

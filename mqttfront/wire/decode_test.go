@@ -21,10 +21,10 @@ func TestResponseTopicOfAnotherClientIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			trusted := identity.OwnResponses
 			for topic, allowed := range map[string]bool{
-				"clients/a/r": true, "elsewhere": true, "clients": true, "clients/b/r": !trusted, "clients/b": !trusted, "clients/": !trusted, "clients/ab/r": !trusted,
+				"clients/a/r": true, "elsewhere": !trusted, "clients": !trusted, "clients/b/r": !trusted, "clients/b": !trusted, "clients/": !trusted, "clients/ab/r": !trusted,
 				"holdfast/holdfast/n1/probe": false, "clients/61/" + goResponse: true, "clients/62/" + goResponse: !trusted, "clients/a/" + goResponse: !trusted,
 				topics.Invoke: false, "$SYS/x": false, "r/+": false, "r/#": false,
-				strings.Repeat("l/", 127) + "l": true, strings.Repeat("l/", 128) + "l": false,
+				strings.Repeat("l/", 127) + "l": !trusted, strings.Repeat("l/", 128) + "l": false,
 			} {
 				t.Run(topic, func(t *testing.T) {
 					if got := isResponseTopic(topic) && identity.mayUse(topic, "a"); got != allowed {

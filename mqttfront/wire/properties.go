@@ -14,7 +14,7 @@ type Identity struct {
 	ClientIDProperty    string // empty if the broker reports no client id: then the request's own claim counts
 	UsernameProperty    string
 	AttributeProperties []string
-	// OwnResponses forbids response topics under clients/{client id of another client}. It has no effect without ClientIDProperty.
+	// OwnResponses forbids response topics that are not under clients/{the client's id}. It has no effect without ClientIDProperty.
 	OwnResponses bool
 }
 
@@ -93,8 +93,9 @@ func claimedID(sourceID, responseTopic string) string {
 	return clientOf(responseTopic)
 }
 
-// mayUse reports whether a client may have replies on a response topic. With OwnResponses it may not use a response topic of another client: that one
-// would take the reply for an answer to its own request. A request without a client id passes: it is answered with "not authorized".
+// mayUse reports whether a client may have replies on a response topic. With OwnResponses it must be the client's own: another client would take
+// the reply for an answer to its own request, and some brokers end the leader's connection where their rules refuse a reply. A request without a
+// client id passes: it is answered with "not authorized".
 func (i *Identity) mayUse(topic, clientID string) bool {
 	if !i.OwnResponses || i.ClientIDProperty == "" || clientID == "" {
 		return true

@@ -22,11 +22,11 @@ func isResponseTopic(topic string) bool {
 		!strings.ContainsAny(topic, "+#\x00") && utf8.ValidString(topic)
 }
 
-// belongsTo reports whether a response topic under clients/ belongs to a client. Other topics belong to every client.
+// belongsTo reports whether a response topic belongs to a client: whether it is under clients/ and the client's id.
 func belongsTo(topic, clientID string) bool {
 	rest, ok := strings.CutPrefix(topic, "clients/")
 	if !ok {
-		return true
+		return false
 	}
 	owner, below, _ := strings.Cut(rest, "/")
 	if below == goResponse {

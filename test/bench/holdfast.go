@@ -59,7 +59,7 @@ func (d *deployment) mosquitto(ctx context.Context, env *environment, links link
 		return fmt.Sprintf("listener %s %s\n", number, host)
 	}
 	config := filepath.Join(env.dir, "mosquitto.conf")
-	text := "allow_anonymous true\nset_tcp_nodelay true\nmax_inflight_messages 20000\nmax_queued_messages 0\n" + listener(plain) +
+	text := "allow_anonymous true\nset_tcp_nodelay true\nmax_inflight_messages 20000\nmax_queued_messages 1000000\n" + listener(plain) +
 		listener(secure) + fmt.Sprintf("certfile %s\nkeyfile %s\n", certificates.File("broker.crt"), certificates.File("broker.key"))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err

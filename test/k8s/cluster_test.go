@@ -112,7 +112,7 @@ func (k *kubernetes) must(t testing.TB, arguments ...string) string {
 func (k *kubernetes) startMosquitto(t *testing.T) {
 	t.Helper()
 	config := filepath.Join(runFolder, "mosquitto.conf")
-	lines := "listener 1883 0.0.0.0\nallow_anonymous true\nuser root\nset_tcp_nodelay true\nmax_inflight_messages 20000\nmax_queued_messages 0\n"
+	lines := "listener 1883 0.0.0.0\nallow_anonymous true\nuser root\nset_tcp_nodelay true\nmax_inflight_messages 20000\nmax_queued_messages 1000000\n"
 	if err := os.WriteFile(config, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}
