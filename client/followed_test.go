@@ -202,3 +202,22 @@ func TestEmptyCopyFollowsAnotherCluster(t *testing.T) {
 		t.Errorf("%q", f.items)
 	}
 }
+
+// † A pass covers the gaps from before it began, and none that came meanwhile: until the next pass the copy is not in sync.
+func TestGapDuringAPassIsNotCovered(t *testing.T) {
+	current := &session{}
+	f := &Follower{client: &Client{session: current}, watcher: &Watcher{confirmedIn: current, gaps: 2, queued: 2}, copy: newFollowed(), first: make(chan struct{})}
+	f.watcher.client = f.client
+	f.processed, f.gaps, f.covered = 2, 2, 0
+	f.copy.beginPass(true)
+	if !f.endPass(1) { // it began after the first gap
+		t.Fatal("the pass is not complete")
+	}
+	if f.Synced() {
+		t.Error("the copy counts as in sync, and nothing was read since the last gap")
+	}
+	f.copy.beginPass(true)
+	if f.endPass(2); !f.Synced() {
+		t.Error("the copy does not count as in sync")
+	}
+}

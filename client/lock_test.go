@@ -259,3 +259,62 @@ func TestLockIsLostWhenItsClientIsClosed(t *testing.T) {
 		t.Error("it is still renewed")
 	}
 }
+
+// † A renewal counts from when it was sent, however late its answer comes: the store may have applied it at once, so the lock expires that much earlier.
+func TestRenewalCountsFromWhenItWasSent(t *testing.T) {
+	const ttl, late = 3 * time.Second, 1500 * time.Millisecond
+	var sent atomic.Int64 // when the renewal had arrived, since the start
+	start := time.Now()
+	c := lockStandIn(t, time.Minute, func(earlier int) string {
+		switch earlier {
+		case 0:
+			return answerOK
+		case 1:
+			sent.Store(int64(time.Since(start)))
+			time.Sleep(late) // the store is slow to answer
+			return answerOK
+		default:
+			return ""
+		}
+	}, always(answerOK), answerOK)
+	lock, err := c.Lock(t.Context(), "l", ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-lock.Lost():
+	case <-time.After(time.Minute):
+		t.Fatal("the lock is never lost")
+	}
+	if held := time.Since(start) - time.Duration(sent.Load()); sent.Load() == 0 || held > ttl+late/2 {
+		t.Errorf("the lock counts as held for %v after its renewal was sent, and lives for %v", held, ttl)
+	}
+}
+
+// † A lock is lost as soon as the store says that another client has it, and not only when its time to live is over. Unlock says so, also where its own
+// deletion succeeds.
+func TestLockIsLostWhenAnotherClientHasIt(t *testing.T) {
+	const ttl = 6 * time.Second // it is renewed after a third of it
+	c := lockStandIn(t, time.Minute, func(earlier int) string {
+		if earlier == 0 {
+			return answerOK
+		}
+		return answerHeld
+	}, always(answerOK), answerOK)
+	began := time.Now()
+	lock, err := c.Lock(t.Context(), "l", ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-lock.Lost():
+	case <-time.After(time.Minute):
+		t.Fatal("the lock is never lost")
+	}
+	if took := time.Since(began); took > ttl*3/4 {
+		t.Errorf("lost after %v", took)
+	}
+	if err := lock.Unlock(t.Context()); !errors.Is(err, client.ErrLockLost) {
+		t.Errorf("Unlock: %v", err)
+	}
+}

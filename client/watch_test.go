@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -166,5 +167,34 @@ func TestWatcherOfAPatternReceivesAllMatches(t *testing.T) {
 	}
 	if _, err := c.Watch(ctx, "[", client.Glob()); !errors.Is(err, client.ErrNotExecuted) {
 		t.Errorf("a malformed pattern: %v", err)
+	}
+}
+
+// † The store may have ended a watch whose renewal it refused. When it accepts the next one, the watcher gets an EventGap.
+func TestRefusedRenewalIsAGap(t *testing.T) {
+	var watches atomic.Int32
+	topic := "stand-in/" + t.Name()
+	standIn(t, topic, func([]byte) string {
+		if watches.Add(1) == 2 {
+			return "-ERR the service is overloaded; try again\r\n"
+		}
+		return answerOK
+	})
+	c, err := client.Connect(t.Context(), client.Config{Addresses: []string{broker}, ClientID: t.Name(), InvokeTopic: topic, WatchRenewal: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	w, err := c.Watch(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case e := <-w.Events():
+		if e.Kind != client.EventGap {
+			t.Errorf("%+v", e)
+		}
+	case <-time.After(15 * time.Second):
+		t.Errorf("no gap after %d KEYNOTIFYs", watches.Load())
 	}
 }

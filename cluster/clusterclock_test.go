@@ -136,3 +136,13 @@ func TestClusterClockCountsOnlyVoters(t *testing.T) {
 		t.Error("one of two voters set the clock")
 	}
 }
+
+// The answers of non-voters are no majority of the voters.
+func TestNonVotersSetNoClusterClock(t *testing.T) {
+	c := clockOf(15)
+	servers := append(serversOf("self", "a", "b"), raft.Server{ID: "x", Suffrage: raft.Nonvoter}, raft.Server{ID: "y", Suffrage: raft.Nonvoter})
+	c.update(map[raft.ServerID]peer.Answer{"x": {ClockBase: 3_600_000}, "y": {ClockBase: 3_600_000}}, servers, "self")
+	if got := c.now(); got != 0 {
+		t.Errorf("the cluster clock is %d, and no other voter answered", got)
+	}
+}

@@ -1,13 +1,18 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/peer"
+	"holdfast/cluster/replica"
+	"holdfast/fsm"
 	"holdfast/internal/testwait"
 )
 
@@ -100,5 +105,39 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 	}
 	if keys := follower.Status().State.Keys; keys != 20 {
 		t.Errorf("%d keys", keys)
+	}
+}
+
+// A backup of a newer version of the log than the one in force is refused: a member that does not know the version could not read it, and
+// the replicas would differ.
+func TestBackupOfANewerVersionIsRefused(t *testing.T) {
+	start := func(version uint32) []byte {
+		return fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: 1, Version: version}}})
+	}
+	newer := fsm.New()
+	if _, err := newer.Apply(1, 1, start(fsm.Version)); err != nil {
+		t.Fatal(err)
+	}
+	var saved bytes.Buffer
+	snapshot := newer.Snapshot()
+	defer snapshot.Release()
+	if err := snapshot.Write(&saved); err != nil {
+		t.Fatal(err)
+	}
+	state := replica.New(replica.Environment{
+		Applied: func(*fsm.EntryOutcome) {}, ObserveApply: func(*fsm.EntryOutcome, time.Duration) {}, WallAdvanced: func(int64) {},
+		Monotonic: func() time.Duration { return 0 }, Exit: func(err error) { t.Error(err) },
+	})
+	state.Apply(&raft.Log{Index: 1, Term: 1, Type: raft.LogCommand, Data: start(fsm.Version - 1)})
+	if in := state.Status().Version; in != fsm.Version-1 {
+		t.Fatalf("version %d is in force", in)
+	}
+	defer func() {
+		if recover() != nil { // it goes on, and finds no members
+			t.Error("the restore begins")
+		}
+	}()
+	if err := (&Snapshots{state: state}).Restore(t.Context(), &saved); !errors.Is(err, peer.ErrRefused) {
+		t.Errorf("%v", err)
 	}
 }

@@ -264,3 +264,54 @@ func TestPagesOfKeysHaveNoGapsAndNoRepeats(t *testing.T) {
 		t.Error("the watch goes on")
 	}
 }
+
+// A restore that moves cluster time forward postpones the outcomes of transactions with their replies.
+func TestPostponedOutcomesKeepTheirReplies(t *testing.T) {
+	old := newLeader(t)
+	old.do(old.set("k", "old"))
+	old.elapsed += 1_000_000_000
+	old.do(Command{Kind: KindAdvance})
+	backup := old.snapshot()
+
+	l := newLeader(t)
+	l.do(l.set("read", "value"))
+	transaction := l.txn(getting("read"), l.set("written", "1"))
+	transaction.ID = l.newID()
+	first := l.do(transaction)
+	l.stageAll(backup, 7, 1000)
+	l.do(Command{Kind: KindRestore, Nonce: 7, Offset: uint64(len(backup))})
+	if now := l.m.Status().Now; now < 1_000_000_000 {
+		t.Fatalf("cluster time is %d", now)
+	}
+	again := l.do(transaction)
+	if !again.Repeat || len(again.Replies) != len(first.Replies) || again.Replies[0].Value != "value" || l.get("written").Code != CodeNull {
+		t.Errorf("the copy gets %+v, the first got %+v", again, first)
+	}
+}
+
+// The index of a restored watch is that of the restore: its index in the backup is of another log, and may be greater than those of later
+// notifications.
+func TestRestoredWatchEndsWithoutASubscriber(t *testing.T) {
+	old := newLeader(t)
+	for range 200 {
+		old.do(old.set("k", "v"))
+	}
+	old.do(watching("w", "k"))
+	backup := old.snapshot()
+	l := newLeader(t)
+	l.stageAll(backup, 7, 100_000)
+	l.do(Command{Kind: KindRestore, Nonce: 7, Offset: uint64(len(backup))})
+	if len(l.m.ListWatches("k", "w", WatchInfo{}, 10)) != 1 {
+		t.Fatal("the watch is not there")
+	}
+	l.pass(60_000)
+	l.do(l.set("k", "v"))
+	changed := l.index
+	if changed >= old.index {
+		t.Fatal("the test shows nothing")
+	}
+	l.do(Command{Kind: KindWatchEnd, Principal: client("w"), Key: []byte("k"), NotificationIndex: changed, ChangedAt: l.m.Status().Now})
+	if len(l.m.ListWatches("k", "w", WatchInfo{}, 10)) != 0 {
+		t.Error("the watch stays")
+	}
+}

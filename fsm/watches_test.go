@@ -132,3 +132,20 @@ func TestUnpublishedEventsAreKeptUntilPublished(t *testing.T) {
 		t.Errorf("%+v", events)
 	}
 }
+
+// A watch that was made at the very time of its client's disconnect ends with it.
+func TestWatchMadeAtTheTimeOfTheDisconnectEnds(t *testing.T) {
+	l := newLeader(t)
+	made := watching("w", "k")
+	made.BrokerTime = 1000
+	l.do(made)
+	for _, disconnect := range []struct {
+		at   int64
+		left int
+	}{{999, 1}, {1000, 0}} {
+		l.do(Command{Kind: KindClientGone, Principal: client("w"), BrokerTime: disconnect.at})
+		if got := len(l.m.ListWatches("k", "w", WatchInfo{}, 10)); got != disconnect.left {
+			t.Errorf("after a disconnect at %d: %d watches, want %d", disconnect.at, got, disconnect.left)
+		}
+	}
+}

@@ -253,3 +253,23 @@ func TestSnapshotsArePrivate(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 }
+
+// Of two logs, the one that stays must not end before the other, also where their last terms are the same.
+func TestConvertLogRefusesAShorterLogOfTheSameTerm(t *testing.T) {
+	dir := t.TempDir()
+	for kind, count := range map[Kind]uint64{BoltDB: 5, WAL: 3} {
+		only := t.TempDir()
+		stores := openStores(t, only, kind)
+		err := stores.Stable.SetUint64([]byte(keyCurrentTerm), 2)
+		for index := uint64(1); index <= count; index++ {
+			err = errors.Join(err, stores.Log.StoreLog(&raft.Log{Index: index, Term: 2, Type: raft.LogNoop}))
+		}
+		err = errors.Join(err, stores.Close(), os.Rename(kind.path(only), filepath.Join(dir, filepath.Base(kind.path(only)))))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := ConvertLog(t.Context(), dir, WAL); !errors.Is(err, ErrTwoLogs) {
+		t.Errorf("%v: the log that has entries 4 and 5 is gone", err)
+	}
+}

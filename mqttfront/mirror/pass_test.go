@@ -3,6 +3,7 @@ package mirror
 import (
 	"maps"
 	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -264,5 +265,17 @@ func TestChangesDuringAComparisonAreNoCorrections(t *testing.T) {
 	}
 	if published := c.answer(true); !published[hot] {
 		t.Errorf("%v are published again", published)
+	}
+}
+
+// When too many keys change during a comparison, all topics count as touched. What the broker retains of a deleted key is cleared all the same.
+func TestMessageOfADeletedKeyIsClearedAmongManyChanges(t *testing.T) {
+	c := newComparing(stateWith(t))
+	for i := range maxTouched {
+		c.backlog.touched[topic{"t/", strconv.Itoa(i)}] = struct{}{}
+	}
+	c.run(retained("t/gone", "old", "1:0:StateStore"))
+	if !c.backlog.isPending(topic{"t/", "gone"}) {
+		t.Error("the message of a deleted key stays")
 	}
 }

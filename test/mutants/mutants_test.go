@@ -36,3 +36,14 @@ func TestFindNamesWhatIsUnknown(t *testing.T) {
 		t.Errorf("a mutant that does not exist: %v", err)
 	}
 }
+
+// Each mutant of the list is caught by the test that the list names.
+func TestMutantsAreCaughtByTests(t *testing.T) {
+	for _, m := range ByTests() {
+		t.Run(m.Name, func(t *testing.T) {
+			if err := m.Caught(t.Context(), t.TempDir()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
