@@ -137,7 +137,8 @@ func (p *promoter) CalculatePromotionsAndDemotions(config *autopilot.Config, sta
 
 // Health is the health of the cluster in autopilot's last state.
 type Health struct {
-	Healthy          bool           `json:"healthy"`
+	Healthy          bool           `json:"healthy"`          // all members are, and clients are served
+	Ready            string         `json:"ready,omitempty"`  // "ok", or why the leader serves nobody; empty where that is not asked
 	FailureTolerance int            `json:"failureTolerance"` // voters that may fail without a loss of quorum
 	Leader           raft.ServerID  `json:"leader"`
 	Members          []MemberHealth `json:"members"`

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -76,7 +77,8 @@ func trails(m *membership.Member) string {
 // clusterStatus is what `raft status` prints.
 type clusterStatus struct {
 	Leader           string `json:"leader"`
-	Healthy          bool   `json:"healthy"`
+	Healthy          bool   `json:"healthy"` // all members are, and clients are served
+	Ready            string `json:"ready"`   // "ok", or why the leader serves nobody
 	FailureTolerance int    `json:"failureTolerance"`
 	Members          int    `json:"members"`
 	Voters           int    `json:"voters"`
@@ -96,7 +98,7 @@ func raftStatus(a *administration, command *cobra.Command, _ []string) error {
 		}
 	}
 	s := clusterStatus{
-		Leader: peer.NodeName(health.Leader), Healthy: health.Healthy, FailureTolerance: health.FailureTolerance, Members: len(list),
+		Leader: peer.NodeName(health.Leader), Healthy: health.Healthy, Ready: health.Ready, FailureTolerance: health.FailureTolerance, Members: len(list),
 		Term: status.Term, LogVersion: status.LogVersion,
 	}
 	for _, m := range list {
@@ -111,8 +113,20 @@ func raftStatus(a *administration, command *cobra.Command, _ []string) error {
 	if a.output == "json" {
 		return printJSON(command.OutOrStdout(), s)
 	}
+	if err := printUnready(command, health.Ready); err != nil {
+		return err
+	}
 	return printTable(command.OutOrStdout(), "Leader, Healthy, Failure Tolerance, Members, Voters, Unreachable, Term, Commit Index, Log Version",
 		[][]any{{s.Leader, s.Healthy, s.FailureTolerance, s.Members, s.Voters, s.Unreachable, s.Term, s.CommitIndex, s.LogVersion}})
+}
+
+// printUnready prints why the leader serves nobody, if it does not.
+func printUnready(command *cobra.Command, ready string) error {
+	if ready == "" || ready == "ok" {
+		return nil
+	}
+	_, err := fmt.Fprintf(command.OutOrStdout(), "The leader serves nobody: %s\n", strings.ReplaceAll(ready, "\n", "; "))
+	return err
 }
 
 func showAutopilot(a *administration, command *cobra.Command, _ []string) error {
@@ -124,6 +138,9 @@ func showAutopilot(a *administration, command *cobra.Command, _ []string) error 
 		return printJSON(command.OutOrStdout(), health)
 	}
 	if _, err := fmt.Fprintf(command.OutOrStdout(), "Healthy: %v, failure tolerance: %d\n", health.Healthy, health.FailureTolerance); err != nil {
+		return err
+	}
+	if err := printUnready(command, health.Ready); err != nil {
 		return err
 	}
 	var rows [][]any

@@ -401,3 +401,28 @@ func TestBodyIsOneValue(t *testing.T) {
 		})
 	}
 }
+
+// The cluster is healthy only if clients are served: Raft may be well while the broker is away.
+func TestHealthyMeansServed(t *testing.T) {
+	leader, _ := startAPIs(t)
+	for name, test := range map[string]struct {
+		fault error
+		ready string
+	}{"served": {nil, "ok"}, "without a broker": {errors.New("broker session: down"), "broker session: down"}} {
+		t.Run(name, func(t *testing.T) {
+			handler := Admin(AdminConfig{
+				Name: "n", Node: leader.node, Ready: func() error { return test.fault }, Notes: func() []string { return nil },
+				Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Mirrors: leader.mirrors,
+			})
+			var health cluster.Health
+			testwait.Until(t, "autopilot has a state", func() bool {
+				recorder := httptest.NewRecorder()
+				handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/v1/autopilot", nil))
+				return json.Unmarshal(recorder.Body.Bytes(), &health) == nil && len(health.Members) == 3 && (test.fault != nil || health.Healthy)
+			})
+			if health.Healthy != (test.fault == nil) || health.Ready != test.ready {
+				t.Errorf("healthy %t, ready %q", health.Healthy, health.Ready)
+			}
+		})
+	}
+}

@@ -73,6 +73,11 @@ func (a *admin) transferLeader(w http.ResponseWriter, r *http.Request) error {
 
 func (a *admin) autopilot(w http.ResponseWriter, r *http.Request) error {
 	health, err := a.Node.Health(r.Context())
+	if health.Ready = "ok"; err == nil {
+		if fault := a.Ready(); fault != nil { // a cluster whose leader answers nobody is not healthy, however well Raft is
+			health.Ready, health.Healthy = fault.Error(), false
+		}
+	}
 	if err != nil {
 		return err
 	}
