@@ -121,16 +121,31 @@ func TestMemberThatLearnsOfAnOlderLogEnds(t *testing.T) {
 	}
 }
 
+// memberAnswer is what another member answers to the question for its hash.
+type memberAnswer struct {
+	hash  string
+	fault error
+}
+
 // † The leader compares the replicas by itself, and says what it found until it finds otherwise, or leads no more.
 func TestLeaderComparesTheReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := replica.New(replica.Environment{Monotonic: SystemClock().Monotonic})
 		own, _ := state.Hash(0)
-		other, fault := "ffff", error(nil)
+		answers := make(chan memberAnswer, 1)
+		answers <- memberAnswer{"ffff", nil}
+		answer := func(hash string, fault error) {
+			<-answers
+			answers <- memberAnswer{hash, fault}
+		}
 		var results []string
 		v := &verifier{
 			id: "self", servers: func() []raft.Server { return servers("self", "a") }, state: state, log: quiet(),
-			client: peerFunc(func(context.Context, raft.Server, peer.Method, []byte) ([]byte, error) { return []byte(other), fault }),
+			client: peerFunc(func(context.Context, raft.Server, peer.Method, []byte) ([]byte, error) {
+				now := <-answers
+				answers <- now
+				return []byte(now.hash), now.fault
+			}),
 			execute: func(context.Context, fsm.Command) (fsm.Result, uint64, error) {
 				return fsm.Result{}, 0, nil
 			},
@@ -145,17 +160,17 @@ func TestLeaderComparesTheReplicas(t *testing.T) {
 		if err := v.divergence(); !errors.Is(err, ErrReplicasDiffer) || !strings.Contains(err.Error(), "a has ffff") {
 			t.Errorf("after the first comparison: %v", err)
 		}
-		fault = errors.New("away")
+		answer("ffff", errors.New("away"))
 		time.Sleep(verificationInterval)
 		if v.divergence() == nil {
 			t.Error("a comparison without the member that differs hides the difference")
 		}
-		other, fault = fmt.Sprintf("%016x", own), nil
+		answer(fmt.Sprintf("%016x", own), nil)
 		time.Sleep(verificationInterval)
 		if err := v.divergence(); err != nil {
 			t.Error(err)
 		}
-		other = "ffff"
+		answer("ffff", nil)
 		time.Sleep(verificationInterval)
 		cancel()
 		<-done

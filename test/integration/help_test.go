@@ -26,7 +26,7 @@ func TestExamplesOfTheHelpWorkWhenPasted(t *testing.T) {
 			}
 			script := "set -euo pipefail\n" + examples[1]
 			if name == "watch" { // each example goes on until it is interrupted
-				script = regexp.MustCompile(`(?m)^ *holdfast`).ReplaceAllString(script, "timeout --preserve-status -s INT 1 holdfast")
+				script = regexp.MustCompile(`(?m)^ *holdfast`).ReplaceAllString(script, "timeout --preserve-status -s INT 4 holdfast")
 			}
 			if printed, err := runScript(t, folder, script, "HOLDFAST_BROKER=mqtt://"+target.address, "HOLDFAST_ADMIN=http://"+admin); err != nil {
 				t.Errorf("%v of\n%s\n%s", err, script, printed)
