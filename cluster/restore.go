@@ -94,17 +94,9 @@ func (s *Snapshots) checkFits(status *fsm.Status) error {
 		settings, _ := m.Settings()
 		limits = settings.Limits
 	})
-	for _, bound := range []struct {
-		what     string
-		has, may int64 // 0 is no limit
-	}{
-		{"limits.keys", int64(status.Keys), limits.Keys},
-		{"limits.totalBytes", status.Bytes, limits.TotalBytes},
-		{"limits.watches", int64(status.Watches), limits.Watches},
-		{"limits.dedupEntries", int64(status.Remembered), limits.DedupEntries},
-	} {
-		if bound.may > 0 && bound.has > bound.may {
-			return fmt.Errorf("the snapshot has %d, and %s is %d: raise the limit first", bound.has, bound.what, bound.may)
+	for _, limit := range LimitsOf(&limits, status) {
+		if limit.Bound > 0 && limit.Used > limit.Bound {
+			return fmt.Errorf("the snapshot has %d, and %s is %d: raise the limit first", limit.Used, limit.Name, limit.Bound)
 		}
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/fsm"
 )
 
 // RegisterState registers gauges that read the node's state when they are scraped. It panics if the registry already has one of them.
@@ -58,8 +60,33 @@ func RegisterState(registry prometheus.Registerer, node *Node) {
 		}
 		return 0
 	})
+	for name, limit := range map[string]func(*fsm.Limits) int64{
+		"keys": func(l *fsm.Limits) int64 { return l.Keys }, "bytes": func(l *fsm.Limits) int64 { return l.TotalBytes },
+		"watches": func(l *fsm.Limits) int64 { return l.Watches }, "dedup_entries": func(l *fsm.Limits) int64 { return l.DedupEntries },
+	} {
+		gauge("holdfast_limit_"+name, "Limit in force of holdfast_"+name+"; 0 is no limit.", func(Status) float64 {
+			settings, _ := node.self.settings()
+			return float64(limit(&settings.Limits))
+		})
+	}
 	gauge("holdfast_log_version", "Version of the log that is in force.", func(s Status) float64 { return float64(s.State.Version) })
 	gauge("holdfast_cluster_time_seconds", "Cluster time, which decides expiry.", func(s Status) float64 { return float64(s.State.Now) / 1000 })
+}
+
+// Limit is a limit of the settings in force, and how much of it is used.
+type Limit struct {
+	Name        string // of the setting
+	Used, Bound int64  // Bound 0 is no limit
+}
+
+// LimitsOf returns the limits of what the state may hold.
+func LimitsOf(limits *fsm.Limits, state *fsm.Status) []Limit {
+	return []Limit{
+		{"limits.keys", int64(state.Keys), limits.Keys},
+		{"limits.totalBytes", state.Bytes, limits.TotalBytes},
+		{"limits.watches", int64(state.Watches), limits.Watches},
+		{"limits.dedupEntries", int64(state.Remembered), limits.DedupEntries},
+	}
 }
 
 func countVoters(servers []raft.Server) (count int) {

@@ -3,6 +3,8 @@ package offer
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
+	"reflect"
 	"slices"
 
 	"holdfast/fsm"
@@ -75,6 +77,38 @@ func (o *Offer) keepsOtherClientLimits(inForce *fsm.Limits, changed parts) bool 
 	wanted := &o.Settings.Limits
 	return changed.has(clientLimitsPart) && !changed.has(settingsPart) && hasClientLimits(inForce) &&
 		(inForce.WatchesPerClient != wanted.WatchesPerClient || inForce.DedupPerClient != wanted.DedupPerClient)
+}
+
+// differences returns which settings differ, with their values here and in force.
+func differences(here, inForce *fsm.Settings) (list []string) {
+	for _, setting := range []struct {
+		name          string
+		here, inForce any
+	}{
+		{"limits.keyBytes", here.Limits.KeyBytes, inForce.Limits.KeyBytes},
+		{"limits.valueBytes", here.Limits.ValueBytes, inForce.Limits.ValueBytes},
+		{"limits.keys", here.Limits.Keys, inForce.Limits.Keys},
+		{"limits.totalBytes", here.Limits.TotalBytes, inForce.Limits.TotalBytes},
+		{"limits.watches", here.Limits.Watches, inForce.Limits.Watches},
+		{"limits.dedupEntries", here.Limits.DedupEntries, inForce.Limits.DedupEntries},
+		{"limits.watchesPerClient", here.Limits.WatchesPerClient, inForce.Limits.WatchesPerClient},
+		{"limits.dedupEntriesPerClient", here.Limits.DedupPerClient, inForce.Limits.DedupPerClient},
+		{"protocol.caseInsensitive", here.CaseInsensitive, inForce.CaseInsensitive},
+		{"protocol.dialect", here.Dialect, inForce.Dialect},
+		{"watch.ttl (ms)", here.WatchTTL, inForce.WatchTTL},
+		{"watch.notificationExpiry (ms)", here.NotificationExpiry, inForce.NotificationExpiry},
+	} {
+		if setting.here != setting.inForce {
+			list = append(list, fmt.Sprintf("%s: here %v, in force %v", setting.name, setting.here, setting.inForce))
+		}
+	}
+	if !reflect.DeepEqual(here.Mirrors, inForce.Mirrors) && len(here.Mirrors)+len(inForce.Mirrors) > 0 {
+		list = append(list, "mirrors")
+	}
+	if here.Policy != nil && inForce.Policy == nil {
+		list = append(list, "policyFile")
+	}
+	return list
 }
 
 // forVersion returns the offer without settings that a version of the log does not know.

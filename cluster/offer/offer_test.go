@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -434,5 +435,18 @@ func TestClientLimitsThatAreNotAppliedAreLogged(t *testing.T) {
 				t.Errorf("logged %q", logged.String())
 			}
 		})
+	}
+}
+
+// The warning about settings that differ says which ones do.
+func TestDifferencesNameTheSettings(t *testing.T) {
+	here, inForce := fsm.DefaultSettings(), fsm.DefaultSettings()
+	if got := differences(&here, &inForce); len(got) != 0 {
+		t.Errorf("equal settings: %q", got)
+	}
+	here.Limits.TotalBytes, here.WatchTTL, here.Mirrors = 1<<20, 5, []fsm.Mirror{{Keys: "*", Topic: "m/"}}
+	want := []string{"limits.totalBytes: here 1048576, in force 1073741824", "watch.ttl (ms): here 5, in force 0", "mirrors"}
+	if got := differences(&here, &inForce); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

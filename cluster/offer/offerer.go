@@ -106,7 +106,8 @@ func (o *Offerer) offer(ctx context.Context) error {
 		next, err = offered{current.fingerprint(), max(last.version, version)}, o.execute(ctx, current, whole)
 	case !remembered:
 		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}).fingerprint(); same != current.fingerprint() {
-			o.env.Log.Warn("this node's settings differ from the cluster's and are not applied: to apply them, change them on any node")
+			o.env.Log.Warn("this node's settings differ from the cluster's and are not applied: to apply them, change them on any node",
+				"differences", differences(&current.Settings, &inForce))
 		}
 		next = offered{wanted.fingerprint(), fsm.Version} // the newest version, so that a later log version does not trigger an offer
 	default:

@@ -75,6 +75,7 @@ type Node struct {
 	config  Config
 	audit   *audit.Log // nil when there is none
 	space   *freeSpace
+	memory  int64 // what this process may use, in bytes
 	stop    context.CancelFunc
 	workers sync.WaitGroup
 }
@@ -154,7 +155,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	config.Links.Attach(member)
 	cluster.RegisterState(config.Registry, member)
 	front.SetStore(member)
-	n := &Node{Cluster: member, Front: front, config: config, audit: trail, space: space}
+	n := &Node{Cluster: member, Front: front, config: config, audit: trail, space: space, memory: AvailableMemory()}
 	n.run()
 	return n, nil
 }
@@ -219,6 +220,12 @@ func (n *Node) Warnings() (notes []string) {
 	if err := n.Front.DisconnectFeedErr(); err != nil {
 		notes = append(notes, err.Error())
 	}
+	var limits fsm.Limits
+	n.Cluster.View(func(m *fsm.Machine) {
+		settings, _ := m.Settings()
+		limits = settings.Limits
+	})
+	notes = append(notes, limitNotes(&limits, &status.State, n.memory)...)
 	if n.config.Notes != nil {
 		notes = append(notes, n.config.Notes()...)
 	}
