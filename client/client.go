@@ -193,6 +193,7 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 	defer c.giveUp()
 	delay := minReconnectDelay
 	var reported time.Time // when a failed attempt of this outage was logged last
+	short := 0             // sessions in a row that ended soon after they began
 	for {
 		if s != nil {
 			err := s.wait(ctx)
@@ -201,11 +202,15 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 			if ctx.Err() == nil {
 				c.config.Log.Warn("connection lost", "error", err)
 			}
+			short++
 			if time.Since(s.began) > minStableSession { // a session that ends sooner counts as an attempt that failed
-				delay = minReconnectDelay
+				delay, short = minReconnectDelay, 0
 			}
 			if mqttconn.IsTakenOver(err) {
 				delay = takenOverDelay
+			}
+			if short == maxShortSessions && ctx.Err() == nil { // not each broker says that a session was taken over
+				c.config.Log.Error("the broker ends each connection soon after it began: does another client use the same client id?", "client_id", c.config.ClientID, "error", err)
 			}
 			s = nil
 		} else {
@@ -242,6 +247,8 @@ const (
 	failureInterval = time.Minute
 	// minStableSession is how long a session must last so that it does not count as a failed attempt.
 	minStableSession = 5 * time.Second
+	// maxShortSessions is how many sessions in a row may be shorter before that is logged.
+	maxShortSessions = 3
 )
 
 // pause waits for d. It returns false at once if the context ends first.

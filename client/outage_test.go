@@ -264,3 +264,29 @@ func TestCloseWaitsForRenewals(t *testing.T) {
 		c.mu.Unlock()
 	}
 }
+
+// Two clients with one id end each other's connections. Some brokers give no reason, so the log says what to look for.
+func TestConnectionsThatEndSoonAreExplained(t *testing.T) {
+	address := startBroker(t, func(_ int, conn net.Conn, packet *packets.ControlPacket) packets.Packet {
+		if _, isSubscribe := packet.Content.(*packets.Subscribe); isSubscribe {
+			time.AfterFunc(10*time.Millisecond, func() { _ = conn.Close() }) // as when another client takes the session over
+		}
+		return nil
+	})
+	lines := make(chan string, 100)
+	c, err := Connect(t.Context(), Config{Addresses: []string{address}, ClientID: "press-1", Log: slog.New(lineHandler{slog.DiscardHandler, lines})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	for {
+		select {
+		case line := <-lines:
+			if strings.Contains(line, "does another client use the same client id") {
+				return
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("nothing is logged")
+		}
+	}
+}
