@@ -171,8 +171,8 @@ func (s *simulation) live() {
 		h.start()
 	}
 	prober := newClient(s, "prober-0", true)
+	s.awaitVersion() // before the first request: the prober sends transactions, too
 	s.recoverWithin(prober, 30*time.Second, "at the beginning")
-	s.awaitVersion()
 	s.load.Staff(func(id string, persistent bool) *workload.Client {
 		if s.config.without(id) {
 			return nil
