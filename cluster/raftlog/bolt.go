@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"io/fs"
 	"os"
@@ -79,6 +80,9 @@ func checkBoltSize(path string) error {
 		return err
 	}
 	pageSize := int64(os.Getpagesize())
+	if stat.Size() < 2*pageSize { // a new file gets its name when it is complete; bbolt would make an empty one a new one
+		return fmt.Errorf("%w: it has %d bytes", ErrTruncated, stat.Size())
+	}
 	for page := range int64(2) {
 		used, ok, err := boltPages(io.NewSectionReader(file, page*pageSize, pageSize))
 		if err != nil {
@@ -92,10 +96,10 @@ func checkBoltSize(path string) error {
 }
 
 // boltPages returns how many pages a meta page says that its file has. ok is false if it is no meta page
-// of this machine's byte order and page size. The format is that of bbolt: common.Meta, behind the 16
-// bytes of a page's header.
+// of this machine's byte order and page size, or has a wrong checksum. The format is that of bbolt:
+// common.Meta, behind the 16 bytes of a page's header.
 func boltPages(page io.ReaderAt) (used uint64, ok bool, err error) {
-	const header, magic = 16, 0xED0CDAED
+	const header, magic, checked = 16, 0xED0CDAED, 56
 	var meta [header + 64]byte
 	if _, err := page.ReadAt(meta[:], 0); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -104,7 +108,10 @@ func boltPages(page io.ReaderAt) (used uint64, ok bool, err error) {
 		return 0, false, err
 	}
 	field := meta[header:]
+	sum := fnv.New64a()
+	_, _ = sum.Write(field[:checked]) // a hash never fails
 	ok = binary.NativeEndian.Uint32(field) == magic &&
-		binary.NativeEndian.Uint32(field[8:]) == uint32(os.Getpagesize())
+		binary.NativeEndian.Uint32(field[8:]) == uint32(os.Getpagesize()) &&
+		binary.NativeEndian.Uint64(field[checked:]) == sum.Sum64()
 	return binary.NativeEndian.Uint64(field[40:]), ok, nil
 }

@@ -199,10 +199,30 @@ func (l *CheckedLog) checkDeletion(first, last, end uint64) error {
 	return nil
 }
 
+// ErrCompacted says that raft took entries that compaction had just removed for different ones.
+var ErrCompacted = errors.New("refused to delete the end of the log: entries before it were compacted meanwhile")
+
+// checkCompacted returns ErrCompacted if a deletion at the end of the log begins before the log, at an entry that a snapshot has. A leader
+// may send entries again that this member has applied. If a snapshot ends while raft compares them, compaction removes some, GetLog returns
+// placeholders for these, and raft sees a conflict. It then answers that it did not succeed, and the leader sends the entries again.
+func (l *CheckedLog) checkCompacted(first, last, end uint64) error {
+	begin, err := l.FirstIndex()
+	if err != nil {
+		return err
+	}
+	if _, snapshot := l.replica(); first > 0 && first < begin && last >= end && first <= snapshot {
+		return fmt.Errorf("%w: from %d on, the log begins at %d", ErrCompacted, first, begin)
+	}
+	return nil
+}
+
 // DeleteRange implements raft.LogStore. The log need not have all of the range.
 func (l *CheckedLog) DeleteRange(first, last uint64) error {
 	has, err := l.LastIndex()
 	if err != nil || has == 0 || has < first {
+		return err
+	}
+	if err := l.checkCompacted(first, last, has); err != nil {
 		return err
 	}
 	if err := l.checkDeletion(first, last, has); err != nil {

@@ -45,6 +45,32 @@ func TestAppliedEntriesAreNotReplaced(t *testing.T) {
 	}
 }
 
+// † A snapshot that ends while raft compares entries that it has already is no conflict: nothing is deleted, and the process goes on.
+func TestCompactionDuringAComparisonIsNoConflict(t *testing.T) {
+	log := NewCheckedLog(raft.NewInmemStore(), Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
+	log.SetReplica(func() (uint64, uint64) { return 9, 6 })
+	log.SetFollowerSnapshot(func() (uint64, uint64) { return 6, 6 })
+	if err := log.StoreLogs(entries(1, 10)); err != nil {
+		t.Fatal(err)
+	}
+	var entry raft.Log
+	if err := log.GetLog(2, &entry); err != nil || entry.Term != 2 { // raft has compared this one
+		t.Fatal(err)
+	}
+	if err := log.DeleteRange(1, 5); err != nil { // compaction
+		t.Fatal(err)
+	}
+	if err := log.GetLog(3, &entry); err != nil || entry.Term == 3 {
+		t.Fatalf("%v: it is still there", err)
+	}
+	if err := log.DeleteRange(3, 10); !errors.Is(err, ErrCompacted) {
+		t.Errorf("%v, want ErrCompacted", err)
+	}
+	if last, _ := log.LastIndex(); last != 10 {
+		t.Errorf("the log ends at %d", last)
+	}
+}
+
 // A data folder whose state differs from the cluster's log is not opened again: raft would replace the entries.
 func TestMarkedFolderIsNotOpened(t *testing.T) {
 	dir := t.TempDir()

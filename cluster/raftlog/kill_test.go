@@ -127,11 +127,13 @@ func TestTruncatedBoltFileIsRefused(t *testing.T) {
 			if kind == WAL {
 				file = filepath.Join(WAL.path(dir), votesFile)
 			}
-			if err := os.Truncate(file, 2*int64(os.Getpagesize())); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := OpenStores(dir, kind, quiet()); !errors.Is(err, ErrTruncated) {
-				t.Errorf("%v, want ErrTruncated", err)
+			for _, pages := range []int64{3, 2, 1, 0} {
+				if err := os.Truncate(file, pages*int64(os.Getpagesize())); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := OpenStores(dir, kind, quiet()); !errors.Is(err, ErrTruncated) {
+					t.Errorf("with %d pages: %v, want ErrTruncated", pages, err)
+				}
 			}
 		})
 	}

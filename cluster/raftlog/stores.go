@@ -141,6 +141,9 @@ func openFolder(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err != nil {
 		return Stores{}, errors.Join(err, store.Close(), lock.Close())
 	}
+	if err := durable.SyncDir(dataDir); err != nil { // the names of the folders in it
+		return Stores{}, errors.Join(err, store.Close(), lock.Close())
+	}
 	return Stores{
 		Log: store, Stable: store, Snapshots: fileSnapshots{snapshots, dataDir},
 		Offered: offerFile(filepath.Join(dataDir, "offered")),

@@ -365,6 +365,7 @@ func (l *Log) append(p payload, state span) (offset int64, err error) {
 	if isFull {
 		err = l.roll(state, need)
 	} else if !l.clean {
+		_ = l.config.Folder.Remove(temporaryName) // a crash may have left it, and the disk may be full
 		err = newest.erase(max(l.config.SegmentSize, newest.end+need))
 	}
 	if err != nil {

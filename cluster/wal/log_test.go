@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,6 +118,81 @@ func TestFailedLogStaysFailed(t *testing.T) {
 	fails = false
 	if err := log.StoreLogs(noops(1, 1)); !errors.Is(err, broken) || lastOf(log) != 0 {
 		t.Errorf("%v: the log goes on after a failed sync", err)
+	}
+}
+
+// fullDisk is a folder on a disk that cannot allocate a segment.
+type fullDisk struct{ wal.Folder }
+
+func (d fullDisk) Open(name string) (wal.File, error) {
+	file, err := d.Folder.Open(name)
+	return fullFile{file}, err
+}
+
+func (d fullDisk) Create(name string) (wal.File, error) {
+	file, err := d.Folder.Create(name)
+	return fullFile{file}, err
+}
+
+type fullFile struct{ wal.File }
+
+func (f fullFile) Allocate(size int64) error {
+	return errors.Join(f.File.Allocate(size/2), errors.New("no space left on device")) // as fallocate on ext4, it keeps what it got
+}
+
+// † A disk without room for a whole segment takes entries, and the deletion that frees space, as long as it has room for these.
+func TestSegmentNeedNotBeAllocated(t *testing.T) {
+	disk := crashdisk.New(rand.New(rand.NewPCG(1, 1)))
+	for next := uint64(1); next < 300; next += 100 {
+		log, err := wal.Open(wal.Config{Folder: fullDisk{disk.Folder(nil)}, Random: secrets(next), SegmentSize: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for index := next; index < next+100; index++ {
+			if err := log.StoreLogs(noops(index, index)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := log.DeleteRange(0, next+50); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first, last := bounds(reopen(t, disk)); first != 252 || last != 300 {
+		t.Errorf("the log goes from %d to %d", first, last)
+	}
+}
+
+// A segment that could not be created leaves no file, which would keep a full disk full; nor does one that a crash left.
+func TestUnfinishedSegmentIsRemoved(t *testing.T) {
+	disk := crashdisk.New(rand.New(rand.NewPCG(1, 1)))
+	fails := errors.New("no space left on device")
+	open := func(hook crashdisk.Hook) *wal.Log {
+		log, err := wal.Open(wal.Config{Folder: disk.Folder(hook), Random: secrets(1), SegmentSize: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return log
+	}
+	log := open(func(s crashdisk.Step) error {
+		if strings.HasPrefix(s.Name, "write") && strings.Contains(s.Name, "segment.new") && disk.Used("000000000001.wal") > 500 {
+			return fails
+		}
+		s.Apply()
+		return nil
+	})
+	var err error
+	for index := uint64(1); err == nil; index++ {
+		err = log.StoreLogs(noops(index, index))
+	}
+	if !errors.Is(err, fails) || slices.Contains(disk.Names(), "segment.new") {
+		t.Errorf("%v; files %v", err, disk.Names())
+	}
+	if _, err := disk.Folder(nil).Create("segment.new"); err != nil {
+		t.Fatal(err)
+	}
+	log = open(nil)
+	if err := log.StoreLogs(noops(lastOf(log)+1, lastOf(log)+1)); err != nil || slices.Contains(disk.Names(), "segment.new") {
+		t.Errorf("%v; files %v", err, disk.Names())
 	}
 }
 

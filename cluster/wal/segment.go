@@ -30,7 +30,7 @@ func createSegment(folder Folder, h header, size int64) (*segment, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = file.Allocate(size)
+	err = reserve(file, size, 0)
 	if err == nil {
 		_, err = file.WriteAt(h.encode(), 0)
 	}
@@ -43,7 +43,8 @@ func createSegment(folder Folder, h header, size int64) (*segment, error) {
 	if err == nil {
 		err = folder.Sync()
 	}
-	if err != nil {
+	if err != nil { // what it has of a disk that is full must be free again
+		_ = folder.Remove(temporaryName)
 		return nil, errors.Join(err, file.Close())
 	}
 	return &segment{file: file, number: h.number, chain: newChain(&h), end: headerSize}, nil
@@ -144,8 +145,18 @@ func (s *segment) erase(size int64) error {
 	if err := s.file.Truncate(s.end); err != nil {
 		return err
 	}
-	if err := s.file.Allocate(size); err != nil {
+	if err := reserve(s.file, size, s.end); err != nil {
 		return err
 	}
 	return s.file.Sync()
+}
+
+// reserve allocates the space of a segment. A disk that has no room for a whole segment may have some for
+// what is to be written, for example for the deletion that frees a segment: then the file grows as it is
+// written. used is the size of the file before; a failed allocation may have taken blocks.
+func reserve(file File, size, used int64) error {
+	if file.Allocate(size) == nil {
+		return nil
+	}
+	return file.Truncate(used)
 }
