@@ -32,7 +32,13 @@ type maintenance struct {
 	members       *membership.Membership
 	space         *diskSpace
 	log           *slog.Logger
+
+	handedOver time.Time // when run tried last to hand over because of the disk; zero for never
 }
+
+// diskHandoverInterval is the least time between two attempts to hand over because of the disk: the next leader may have another reason to hand
+// back, and free space goes up and down around the limit.
+const diskHandoverInterval = 5 * time.Minute
 
 // run does the leader's periodic work until the context ends. If a broker connection of this member is down or silent for brokerDownLimit, it transfers
 // leadership to a voter whose broker connections are up. It raises the log version when every member was upgraded. It puts this member's new address into
@@ -62,6 +68,11 @@ func (m *maintenance) handOverFullDisk(ctx context.Context) {
 	if _, withSpace := m.peers.DiskLow(); withSpace == 0 || !m.space.own() || !m.serving() {
 		return
 	}
+	now := time.Now()
+	if !m.handedOver.IsZero() && now.Sub(m.handedOver) < diskHandoverInterval {
+		return
+	}
+	m.handedOver = now
 	hasSpace := func(status *peer.Status) bool { return !status.DiskLow && status.BrokerUp }
 	m.transfer(ctx, hasSpace, "this node is short of disk space")
 }

@@ -77,15 +77,20 @@ func (m *Machine) OutcomeFor(command *Command) (Result, uint64, bool) {
 	return m.outcomeFor(command, &earlier), earlier.index, true
 }
 
-// mayMake reports whether the policy allows a client's write: each operation of a transaction.
+// mayMake reports whether the policy allows a client's write: each operation of a transaction. It looks at nothing else of the request.
 func (m *Machine) mayMake(command *Command) bool {
-	var rule uint16
 	for i := range command.Operations {
-		if m.checkRequest(&command.Operations[i], &rule) == ErrorNotAuthorized {
+		if !m.mayMake(&command.Operations[i]) {
 			return false
 		}
 	}
-	return m.checkRequest(command, &rule) != ErrorNotAuthorized
+	switch {
+	case command.Unidentified:
+		return false
+	case m.settings.Policy == nil, command.Kind == KindTxn, command.Pattern:
+		return true
+	}
+	return m.settings.Policy.FirstRule(&command.Principal, command.Kind.access(), command.Key) != 0
 }
 
 // prolong extends the dedup entry to this copy's lifetime: another member may receive this copy after the first lifetime has

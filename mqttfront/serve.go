@@ -21,9 +21,11 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 		return context.Cause(ctx)
 	}
 	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
 	var watching sync.WaitGroup
-	defer watching.Wait()
+	defer func() {
+		stop(nil)
+		watching.Wait()
+	}()
 	watching.Go(func() { stop(f.exclusive.AwaitOther(ctx)) })
 	leader := f.dispatcher.NewLeader(f.barrier, f.session.DeliveringSince, f.clients)
 	var held role.PeerRequests
@@ -48,6 +50,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 		working.Go(func() { session.Run(ctx) })
 	}
 	f.leading.serving.Store(true)
+	f.exclusive.Serving()
 	defer f.leading.serving.Store(false)
 	working.Go(func() { f.mirror.Run(ctx) })
 	working.Go(func() {

@@ -27,6 +27,13 @@ const (
 	followerInterval = 30 * time.Second
 	// otherInterval is how often a node asks that has got an answer; random, up to twice as long.
 	otherInterval = 2 * time.Second
+	// standBack is how long no question must be answered until a node serves that had got an answer. It is longer than the other store is
+	// without a leader at a failover: a cluster that waits must not take its broker then.
+	standBack = 20 * time.Second
+	// deniedInterval is how often a node asks whose question the broker has denied: some end the session then.
+	deniedInterval = 5 * time.Minute
+	// logInterval is the least time between two log lines about questions of other clusters: any client can publish one.
+	logInterval = time.Minute
 	// validity is how long it counts that nobody answered, for a node that begins to serve.
 	validity = 2 * followerInterval
 	// maxUnasked bounds how long a node that cannot ask waits before it serves: a broker may deny the question.
@@ -60,15 +67,18 @@ type Checker struct {
 	began  time.Time
 	wake   chan struct{} // capacity 1: Run asks at once
 
-	mu       sync.Mutex
-	nonce    string        // correlation data of the latest question
-	answered bool          // it was answered
-	asked    time.Time     // when a question was last without an answer for patience; zero if never
-	other    bool          // the latest question was answered, or the one before and that one not yet
-	denied   error         // why the latest question could not be published
-	heard    string        // who asked or answered last: another cluster and its node
-	heardAt  time.Time     // zero for never
-	changed  chan struct{} // closed and replaced when a field above changes
+	mu         sync.Mutex
+	nonce      string        // correlation data of the latest question
+	answered   bool          // it was answered
+	asked      time.Time     // when a question was last without an answer for patience; zero if never
+	other      bool          // a question was answered, standBack ago at most
+	answeredAt time.Time     // when a question was answered last
+	soon       bool          // the next question is due soon: this node has just begun to serve
+	denied     error         // why the latest question could not be published
+	heard      string        // who asked or answered last: another cluster and its node
+	heardAt    time.Time     // zero for never
+	loggedAt   time.Time     // when a question of another cluster was logged last
+	changed    chan struct{} // closed and replaced when a field above changes
 }
 
 // New returns a checker that has not asked yet.
@@ -105,7 +115,7 @@ func (c *Checker) Answered(message *paho.Publish) {
 		return
 	}
 	c.update(func() {
-		c.answered, c.other = true, true
+		c.answered, c.other, c.answeredAt = true, true, time.Now()
 		if from := storeOf(message); from != "" {
 			c.heard, c.heardAt = quoted(from), time.Now()
 		}
@@ -126,10 +136,12 @@ func (c *Checker) IsQuestion(message *paho.Publish) (own bool) {
 	}
 	from = quoted(from)
 	c.mu.Lock()
-	isNew := c.heard != from || time.Since(c.heardAt) > validity
+	toLog := time.Since(c.loggedAt) >= logInterval
+	if c.heard, c.heardAt = from, time.Now(); toLog {
+		c.loggedAt = c.heardAt
+	}
 	c.mu.Unlock()
-	c.update(func() { c.heard, c.heardAt = from, time.Now() })
-	if isNew {
+	if toLog {
 		c.env.Log.Warn("another cluster is at this broker, and asks whether it may serve", "who", from)
 	}
 	return false
@@ -171,7 +183,13 @@ func (c *Checker) Run(ctx context.Context, publish func(context.Context, *paho.P
 func (c *Checker) interval() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	soon := c.soon
+	c.soon = false
 	switch {
+	case soon: // only a node that serves answers, so two that began at once know of each other now
+		return patience + time.Duration(c.env.Random()%uint64(time.Second))
+	case isDenied(c.denied) && time.Since(c.began) >= maxUnasked:
+		return deniedInterval
 	case c.other:
 		return otherInterval + time.Duration(c.env.Random()%uint64(otherInterval))
 	case c.denied != nil && time.Since(c.began) < maxUnasked:
@@ -204,7 +222,12 @@ func (c *Checker) ask(ctx context.Context, publish func(context.Context, *paho.P
 		},
 	})
 	if err != nil {
-		c.update(func() { c.denied = err })
+		c.update(func() {
+			c.denied = err
+			if isDenied(err) && time.Since(c.answeredAt) >= deniedInterval {
+				c.other = false // nobody can find out any more
+			}
+		})
 		return
 	}
 	timer := time.NewTimer(patience)
@@ -221,7 +244,13 @@ func (c *Checker) ask(ctx context.Context, publish func(context.Context, *paho.P
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-			c.update(func() { c.other, c.asked, c.denied = false, time.Now(), nil })
+			c.update(func() {
+				c.denied = nil
+				if c.answered || c.other && time.Since(c.answeredAt) < standBack {
+					return
+				}
+				c.other, c.asked = false, time.Now()
+			})
 			return
 		}
 	}
@@ -262,6 +291,23 @@ func (c *Checker) Notes() (notes []string) {
 	return notes
 }
 
+// Serving says that the node has begun to serve: it asks soon, and more often than before.
+func (c *Checker) Serving() {
+	c.mu.Lock()
+	c.soon = true
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// isDenied reports whether the broker has denied a question, by an error that says so itself.
+func isDenied(err error) bool {
+	var denial interface{ Denied() bool }
+	return errors.As(err, &denial) && denial.Denied()
+}
+
 // AwaitAlone waits until a question was not answered, lately. It does not wait for a question that cannot be asked, as where the
 // broker denies it.
 func (c *Checker) AwaitAlone(ctx context.Context) {
@@ -275,6 +321,7 @@ func (c *Checker) AwaitAlone(ctx context.Context) {
 		c.mu.Lock()
 		other, changed := c.other, c.changed
 		alone := !other && !c.asked.IsZero() && time.Since(c.asked) < validity
+		patient = patient || isDenied(c.denied) || c.denied != nil && time.Since(c.began) >= maxUnasked
 		c.mu.Unlock()
 		if alone || patient && !other {
 			return

@@ -132,8 +132,12 @@ func TestSecondClusterAtABrokerDoesNotServe(t *testing.T) {
 		if notes := first.Notes(); len(notes) != 1 || !strings.Contains(notes[0], `"test/n1"`) || first.Err() != nil {
 			t.Errorf("the first: %v, %q", first.Err(), notes)
 		}
-		b.cut("plant", true)
-		time.Sleep(10 * time.Second)
+		b.cut("plant", true) // a failover takes less than standBack: the second waits for longer
+		time.Sleep(standBack - 5*time.Second)
+		if b.serving("test") {
+			t.Error("the second takes the broker while the first may only change its leader")
+		}
+		time.Sleep(30 * time.Second)
 		if !b.serving("test") || second.Err() != nil {
 			t.Error("the second does not serve after the first is gone")
 		}
@@ -155,9 +159,12 @@ func TestClustersThatMeetAgainDoNotBothServe(t *testing.T) {
 		time.Sleep(2 * leaderInterval)
 		for range 100 {
 			time.Sleep(time.Second)
-			if b.serving("a") == b.serving("b") {
-				t.Fatalf("both serve: %t", b.serving("a"))
+			if b.serving("a") && b.serving("b") {
+				t.Fatal("both serve")
 			}
+		}
+		if b.serving("a") == b.serving("b") {
+			t.Error("nobody serves")
 		}
 	})
 }
@@ -177,6 +184,49 @@ func TestOtherImplementationIsNoticed(t *testing.T) {
 		time.Sleep(leaderInterval + time.Second)
 		if err := c.Err(); b.serving("a") || !errors.Is(err, ErrOtherStore) || !strings.Contains(err.Error(), "another implementation") {
 			t.Errorf("it serves: %t, %v", b.serving("a"), err)
+		}
+	})
+}
+
+type denial struct{ error }
+
+func (denial) Denied() bool { return true }
+
+// A broker that denies the question delays nobody, and is asked seldom: it may end the session each time.
+func TestDeniedQuestionDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		c := New(Config{Cluster: "a", Node: "n1", ClientID: "a-n1-in"}, Environment{
+			Leads: func() bool { return true }, Wall: func() int64 { return 0 }, Random: counter(3), Observe: func(bool) {}, Log: slog.New(slog.DiscardHandler),
+		})
+		go c.Run(t.Context(), func(context.Context, *paho.Publish) error {
+			asked++
+			return denial{errors.New("not authorized")}
+		})
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if asked > 100 {
+			t.Errorf("asked %d times", asked)
+		}
+		began := time.Now()
+		c.AwaitAlone(t.Context())
+		if took := time.Since(began); took > retry {
+			t.Errorf("a node that begins to lead waits %v", took)
+		}
+	})
+}
+
+// Two clusters that begin to serve at once know of each other soon: each answers only from then on.
+func TestClustersThatBeginAtOnceDoNotBothServe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker()
+		a, c := b.start(t, "a", counter(3)), b.start(t, "b", counter(5))
+		time.Sleep(patience + 100*time.Millisecond)
+		a.Serving()
+		c.Serving()
+		time.Sleep(4 * time.Second)
+		if b.serving("a") && b.serving("b") {
+			t.Error("both serve")
 		}
 	})
 }

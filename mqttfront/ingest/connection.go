@@ -55,7 +55,7 @@ func (c *connection) serve(ctx, subscribeCtx context.Context) error {
 	c.subscribed()
 	if c.replies.Topic != "" {
 		if err := mqttconn.Subscribe(subscribeCtx, c.client, paho.SubscribeOptions{Topic: c.replies.Topic, QoS: 1, RetainHandling: 2}); err != nil {
-			c.sender.set(nil, err) // the session is of use without it
+			c.sender.set(nil, deniedError{err}) // the session is of use without it
 		} else {
 			c.sender.set(c.client, nil)
 		}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"holdfast/internal/mqttconn"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -53,9 +55,21 @@ func (s *sender) publish(ctx context.Context, message *paho.Publish) error {
 	if err != nil {
 		return err
 	}
-	_, err = client.Publish(ctx, message)
+	response, err := client.Publish(ctx, message)
+	if response != nil && response.ReasonCode >= 0x80 {
+		return deniedError{&mqttconn.ReasonCodeError{Reason: response.ReasonCode}}
+	}
 	return err
 }
+
+// deniedError says that the broker's rules forbid something.
+type deniedError struct{ error }
+
+// Denied reports that this is a denial.
+func (deniedError) Denied() bool { return true }
+
+// Unwrap returns the broker's reason.
+func (e deniedError) Unwrap() error { return e.error }
 
 var errNotConnected = errors.New("no session with the broker")
 

@@ -26,8 +26,13 @@ type connection struct {
 
 	refusalLogged atomic.Bool             // it was logged that the broker refuses a reply
 	refused       atomic.Pointer[refusal] // the latest reply that the broker refused
-	downSince     atomic.Int64            // when it went down, in milliseconds since the Unix epoch; 0 while it is up
-	maxPacket     atomic.Int64            // size in bytes of the largest packet that the broker accepts, by the latest CONNACK; first set by Connections.start
+	// suspect is the penalty key of the client whose refused reply preceded the latest loss, suspectLosses how often in a row, and spared for how
+	// many losses in a row nobody in flight was blamed. Owned by the goroutine that publishes.
+	suspect               string
+	suspectLosses, spared int
+
+	downSince atomic.Int64 // when it went down, in milliseconds since the Unix epoch; 0 while it is up
+	maxPacket atomic.Int64 // size in bytes of the largest packet that the broker accepts, by the latest CONNACK; first set by Connections.start
 
 	// notified holds the clients to which a notification was sent since startRecordIfNeeded last began a TLS record. The current record may contain that
 	// notification. Owned by the goroutine that publishes.
@@ -137,15 +142,32 @@ type refusal struct {
 // refusalWindow is how long after a refused reply the end of the connection counts as its consequence.
 const refusalWindow = time.Second
 
-// blameRefused penalizes the client whose reply the broker refused just before it ended the connection, and reports whether there is one.
-// Mosquitto 2.0 with max_queued_messages 0 acknowledges a reply that its access rules refuse with an error, and then ends the connection.
-// What was in flight behind it has no part in that.
+// refusedLosses is how many connections must end just after a refused reply to one client for the client to be blamed: one loss is no proof.
+const refusedLosses = 2
+
+// maxSpared bounds the losses in a row for which nobody is blamed because a reply was refused just before. A client that has replies refused
+// all the time must not keep another reply, for which the broker ends connections, from being dropped.
+const maxSpared = 4
+
+// blameRefused penalizes the client whose reply the broker refused just before it ended the connection, the second time, and reports whether
+// the outputs in flight are not to be blamed. Mosquitto 2.0 with max_queued_messages 0 acknowledges a reply that its access rules refuse with
+// an error, and then ends the connection. What was in flight behind it has no part in that.
 func (c *connection) blameRefused(l loss) bool {
 	r := c.refused.Swap(nil)
 	if r == nil || r.at.Before(l.connectedAt) || l.connectedAt.Add(l.uptime).Sub(r.at) > refusalWindow {
+		c.spared = 0
 		return false
 	}
-	c.penalize(r.request, "the broker refused a reply to this client, and ended the connection")
+	if c.spared++; c.spared > maxSpared || c.penalties.has(r.request, time.Now()) {
+		return false
+	}
+	if key := c.penalties.key(r.request); key != c.suspect {
+		c.suspect, c.suspectLosses = key, 0
+	}
+	if c.suspectLosses++; c.suspectLosses >= refusedLosses {
+		c.suspect = ""
+		c.penalize(r.request, "the broker refused replies to this client, and ended the connection each time")
+	}
 	return true
 }
 

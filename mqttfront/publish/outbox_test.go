@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -151,7 +152,7 @@ func TestRefusedReplyIsBlamedForTheEndOfAConnection(t *testing.T) {
 			for _, topic := range []string{"plant/x", "innocent"} {
 				c.Send("one connection", reply("", topic))
 			}
-			time.Sleep(5 * time.Second)
+			time.Sleep(20 * time.Second)
 		}
 		handler.mu.Lock()
 		defer handler.mu.Unlock()
@@ -164,8 +165,9 @@ func TestRefusedReplyIsBlamedForTheEndOfAConnection(t *testing.T) {
 	})
 }
 
-// A user with many client ids has one penalty, where the broker vouches for users.
-func TestPenaltyIsThatOfTheUser(t *testing.T) {
+// A user with many client ids has a penalty when several of them have one, where the broker vouches for users. One client of a user that many share
+// is penalized alone.
+func TestUserHasAPenaltyWhenSeveralClientsDo(t *testing.T) {
 	request := func(user, id string) *wire.Request {
 		r := &wire.Request{ResponseTopic: "clients/" + id + "/r"}
 		r.Command.Principal.Username, r.Command.Principal.ClientID = user, id
@@ -173,15 +175,23 @@ func TestPenaltyIsThatOfTheUser(t *testing.T) {
 	}
 	now := time.Now()
 	p := penalties{trusted: func() bool { return true }}
-	p.add(request("eve", "eve-1"), now)
-	p.add(request("", "nameless-1"), now)
+	for i := 1; i <= clientsOfUser; i++ {
+		if p.has(request("eve", "eve-9"), now) {
+			t.Errorf("the user has a penalty after %d clients", i-1)
+		}
+		p.add(request("eve", fmt.Sprint("eve-", i)), now)
+		p.add(request("eve2", "the same"), now)
+	}
 	for _, c := range []struct {
 		user, id string
 		want     bool
-	}{{"eve", "eve-2", true}, {"bob", "eve-1", false}, {"", "nameless-1", true}, {"", "nameless-2", false}} {
+	}{{"eve", "eve-9", true}, {"bob", "bob-1", false}, {"eve2", "the same", true}, {"eve2", "another", false}, {"", "eve-8", false}} {
 		if got := p.has(request(c.user, c.id), now); got != c.want {
 			t.Errorf("user %q, client %q: %t", c.user, c.id, got)
 		}
+	}
+	if later := now.Add(penaltyTime); p.has(request("eve", "eve-1"), later) {
+		t.Error("the penalty does not end")
 	}
 }
 

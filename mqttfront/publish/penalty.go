@@ -23,19 +23,30 @@ type penalties struct {
 	ever  atomic.Bool // add was called
 	mu    sync.Mutex
 	until map[string]time.Time // by penalty key
+	// clients are the clients of each user that have a penalty, and until when.
+	clients map[string]map[string]time.Time
 }
 
-// key returns the key under which the client of a request is penalized: its user name or, without one, its client id, if the broker vouches for
-// them, else the response topic. A user may have any number of client ids. A client that forges the id of another client must not get that
-// other client penalized.
+// key returns the key under which the client of a request is penalized: its client id if the broker vouches for it, else the response topic. A
+// client that forges the id of another client must not get that other client penalized.
 func (p *penalties) key(r *wire.Request) string {
-	if principal := &r.Command.Principal; p.trusted() && principal.Username != "" {
-		return "user " + principal.Username
-	} else if p.trusted() && principal.ClientID != "" {
-		return "client " + principal.ClientID
+	if id := r.Command.Principal.ClientID; id != "" && p.trusted() {
+		return "client " + id
 	}
 	return "topic " + r.ResponseTopic
 }
+
+// userKey returns the key of a request's user, or an empty string if the broker vouches for none.
+func (p *penalties) userKey(r *wire.Request) string {
+	if r.Command.Principal.Username == "" || !p.trusted() {
+		return ""
+	}
+	return "user " + r.Command.Principal.Username
+}
+
+// clientsOfUser is how many clients of a user must have a penalty for the user to have one: a user may have any number of client ids, and many
+// machines may share a user.
+const clientsOfUser = 3
 
 // has reports whether the client of a request gets no replies now.
 func (p *penalties) has(r *wire.Request, now time.Time) bool {
@@ -44,7 +55,7 @@ func (p *penalties) has(r *wire.Request, now time.Time) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return now.Before(p.until[p.key(r)])
+	return now.Before(p.until[p.key(r)]) || now.Before(p.until[p.userKey(r)])
 }
 
 // add begins the penalty of a request's client, if there is room.
@@ -64,5 +75,31 @@ func (p *penalties) add(r *wire.Request, now time.Time) {
 	}
 	if len(p.until) < maxPenalties {
 		p.until[p.key(r)] = now.Add(penaltyTime)
+		p.addUserLocked(r, now)
+	}
+}
+
+// addUserLocked begins the penalty of a request's user if enough of its clients have one.
+func (p *penalties) addUserLocked(r *wire.Request, now time.Time) {
+	user := p.userKey(r)
+	if user == "" {
+		return
+	}
+	if p.clients == nil || len(p.clients) >= maxPenalties {
+		p.clients = make(map[string]map[string]time.Time)
+	}
+	clients := p.clients[user]
+	if clients == nil {
+		clients = make(map[string]time.Time)
+		p.clients[user] = clients
+	}
+	for client, until := range clients {
+		if !now.Before(until) {
+			delete(clients, client)
+		}
+	}
+	if clients[p.key(r)] = now.Add(penaltyTime); len(clients) >= clientsOfUser {
+		p.until[user] = now.Add(penaltyTime)
+		delete(p.clients, user)
 	}
 }
