@@ -70,7 +70,7 @@ func (m *Tested) Caught(ctx context.Context, folder string) error {
 	if err != nil {
 		return err
 	}
-	test := exec.CommandContext(ctx, "go", "test", "-count=1", "-overlay", written, "-run", "^"+m.Test+"$", "holdfast/"+m.Package)
+	test := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-overlay", written, "-run", "^"+m.Test+"$", "holdfast/"+m.Package)
 	output, err := test.CombinedOutput()
 	switch {
 	case err == nil:
