@@ -52,7 +52,7 @@ FAULTS   ?=
 MUTANT   ?=
 CHAOS    := go -C test/chaos run .
 
-.PHONY: help build dev test packages test-go test-sdk test-page sim sim-long sim-mutants sim-replay sim-shrink chaos chaos-smoke chaos-check chaos-selftest \
+.PHONY: help build dev test packages test-go test-sdk test-mutants test-page sim sim-long sim-mutants sim-replay sim-shrink chaos chaos-smoke chaos-check chaos-selftest \
 	chaos-packages test-chaos soak figures brokers lint fmt fuzz bench-build bench bench-growth bench-smoke bench-processor bench-tls bench-against bench-go allocations binaries image image-all deb test-deb k8s-api test-k8s k8s-packages k8s-images k8s chart-docs clean FORCE
 
 help: ## list the targets
@@ -84,6 +84,9 @@ test-go: ## unit, property and integration tests
 test-sdk: packages ## the protocol's Go client library, unmodified, with holdfast dev and with Mosquitto: open, in production, and with leaders killed
 	cd test/sdk && go test -count=1 -timeout 5m ./...
 	HOLDFAST_LIBRARIES=1 go test -count=1 -timeout 15m -run TestProtocolsGoLibraryWorks -v ./test/integration | grep -v level=
+
+test-mutants: packages ## show that tests of packages catch the mutants that the simulation cannot (2 minutes)
+	HOLDFAST_MUTANTS=1 go test -count=1 -timeout 15m -run TestMutantsAreCaughtByTests ./test/mutants
 
 test-page: ## the status page in Debian's Chromium; its pictures are in report/page (a module of its own)
 	@$(MAKE) --no-print-directory packages PACKAGES=chromium

@@ -2,6 +2,7 @@ package mutants
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -39,6 +40,9 @@ func TestFindNamesWhatIsUnknown(t *testing.T) {
 
 // Each mutant of the list is caught by the test that the list names.
 func TestMutantsAreCaughtByTests(t *testing.T) {
+	if os.Getenv("HOLDFAST_MUTANTS") == "" {
+		t.Skip("make test-mutants runs it: it builds a package for each mutant")
+	}
 	for _, m := range ByTests() {
 		t.Run(m.Name, func(t *testing.T) {
 			if err := m.Caught(t.Context(), t.TempDir()); err != nil {

@@ -19,10 +19,10 @@ func one(name, what, check, file, before, after string) Mutant {
 func raftLog() []Mutant {
 	return []Mutant{
 		one("wal_unauthenticated", "a torn frame of the log counts as one", "unexpected end", "cluster/wal/segment.go",
-			"if want != mac(head[4:]) {", "if false {").shownBy("power failure", "kill -9", "power failure of the leader"),
+			"if want != mac(head[4:]) {", "if false {").shownBy("power failure", "kill -9"),
 		one("wal_unsynced", "entries are acknowledged before they are synced", "unexpected end, linearizable", "cluster/wal/log.go",
 			"\tif err := l.newest().file.Sync(); err != nil {\n\t\treturn err\n\t}\n\tl.mu.Lock()\n\tdefer",
-			"\tl.mu.Lock()\n\tdefer").shownBy("power failure", "power failure of the leader", "kill all"),
+			"\tl.mu.Lock()\n\tdefer").shownBy("power failure", "kill all"),
 		one("wal_found_unsynced", "a log that is opened counts as synced", "unexpected end, linearizable", "cluster/wal/log.go",
 			"if err == nil && len(numbers) > 0 {", "if false {").shownBy("power failure", "kill -9", "kill all"),
 	}
