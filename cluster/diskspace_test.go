@@ -42,9 +42,8 @@ func TestMinorityWithoutDiskSpaceStopsNobody(t *testing.T) {
 			known := func() []raft.Server { return list }
 			peers := peer.NewStatuses("n1", nil, known, SystemClock().Monotonic)
 			peers.Keep(test.answers)
-			d := &diskSpace{id: "n1", own: func() bool { return test.own }, servers: known, peers: peers}
-			if got := d.members(); d.low() != test.low || !slices.Equal(got, test.members) {
-				t.Errorf("refused: %t, members %v", d.low(), got)
+			if got := peers.DiskSpace(test.own); got.Refused != test.low || !slices.Equal(got.Low, test.members) {
+				t.Errorf("refused: %t, members %v", got.Refused, got.Low)
 			}
 		})
 	}

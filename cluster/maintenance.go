@@ -30,7 +30,8 @@ type maintenance struct {
 	execute       func(ctx context.Context, command fsm.Command) (fsm.Result, error) // proposes a command, and waits for its result
 	peers         *peer.Statuses
 	members       *membership.Membership
-	space         *diskSpace
+	space         func() peer.DiskSpace // which members are short of disk space
+	diskLow       func() bool           // this one is
 	log           *slog.Logger
 
 	handedOver time.Time // when run tried last to hand over because of the disk; zero for never
@@ -65,7 +66,7 @@ func (m *maintenance) run(ctx context.Context) error {
 
 // handOverFullDisk transfers the leadership if this member is short of disk space and another voter is not: a leader whose disk is full ends.
 func (m *maintenance) handOverFullDisk(ctx context.Context) {
-	if _, withSpace := m.peers.DiskLow(); withSpace == 0 || !m.space.own() || !m.serving() {
+	if !m.diskLow() || !m.serving() || m.space().OtherVoters == 0 {
 		return
 	}
 	now := time.Now()
@@ -79,11 +80,11 @@ func (m *maintenance) handOverFullDisk(ctx context.Context) {
 
 // logDiskLow logs which members are short of disk space when that has changed, and returns them.
 func (m *maintenance) logDiskLow(before []raft.ServerID) []raft.ServerID {
-	now := m.space.members()
-	if !slices.Equal(now, before) {
-		m.log.Warn("members that are short of disk space", "members", now, "growing_writes_refused", m.space.low())
+	now := m.space()
+	if !slices.Equal(now.Low, before) {
+		m.log.Warn("members that are short of disk space", "members", now.Low, "growing_writes_refused", now.Refused)
 	}
-	return now
+	return now.Low
 }
 
 // raiseVersion puts the newest log version that every member can apply into force. It does nothing while a membership change or a restore is in progress.

@@ -8,6 +8,7 @@ import (
 
 	"holdfast/cluster/membership"
 	"holdfast/cluster/offer"
+	"holdfast/cluster/peer"
 	"holdfast/cluster/replica"
 	"holdfast/fsm"
 )
@@ -22,7 +23,7 @@ type Node struct {
 	commands    *commandRouter
 	offerer     *offer.Offerer
 	memberWatch *memberWatch
-	space       *diskSpace
+	space       func() peer.DiskSpace // which members are short of disk space
 	members     *membership.Membership
 	autopilot   *autopilotRunner
 
@@ -111,12 +112,12 @@ func (n *Node) Health(ctx context.Context) (Health, error) {
 
 // Status returns what this member knows now.
 func (n *Node) Status() Status {
-	servers := n.self.servers()
+	servers, space := n.self.servers(), n.space()
 	return Status{
 		ID: n.self.ID, Role: n.self.raftState(), Servers: servers, Serving: n.commands.serving(), Behind: n.memberWatch.behind(), Learning: n.self.learning(servers),
 		Term: n.self.raft.CurrentTerm(), LeaderID: n.self.leader(), Commit: n.self.raft.CommitIndex(), Last: n.self.raft.LastIndex(),
 		State: n.replica.Status(), Divergence: n.verifier.divergence(),
-		DiskLow: n.space.members(), StorageLow: n.commands.serving() && n.space.low(),
+		DiskLow: space.Low, StorageLow: n.commands.serving() && space.Refused,
 	}
 }
 

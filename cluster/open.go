@@ -40,7 +40,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	confirmer := &confirmer{id: config.ID, term: n.self.term, servers: n.self.servers, client: n.env.Client, timeout: config.Timing.Election, start: start}
 	peers := peer.NewStatuses(config.ID, n.env.Client, n.self.servers, n.env.Clock.Monotonic)
 	n.self.acknowledged = peers.Acknowledged
-	n.space = &diskSpace{own: n.self.diskLow, servers: n.self.servers, id: config.ID, peers: peers}
+	n.space = func() peer.DiskSpace { return peers.DiskSpace(n.self.diskLow()) }
 	n.commands = &commandRouter{observer: observer, confirmTerm: confirmer.confirm}
 	ctx, stop := context.WithCancel(context.Background())
 	n.lifecycle.stop = stop
@@ -78,11 +78,11 @@ func (n *Node) start(config Config, observer Observer) error {
 	}
 	maintenance := &maintenance{
 		servers: n.self.servers, term: n.self.term, version: n.self.version, brokerDownFor: n.self.brokerDownFor, serving: n.commands.serving,
-		execute: n.commands.execute, peers: peers, members: n.members, space: n.space, log: n.env.Log,
+		execute: n.commands.execute, peers: peers, members: n.members, space: n.space, diskLow: n.self.diskLow, log: n.env.Log,
 	}
 	leading := &leaderLoop{
 		monotonic: n.env.Clock.Monotonic, random: n.env.Random, metrics: n.env.Metrics, log: n.env.Log, serveTerm: observer.Serve, readDone: observer.ReadDone,
-		proposals: config.Proposals, raft: n.self.raft, state: n.replica, storageLow: n.space.low,
+		proposals: config.Proposals, raft: n.self.raft, state: n.replica, storageLow: func() bool { return n.space().Refused },
 		commands: n.commands, raftLog: raftLog, peers: peers, clock: n.clock,
 		prepare: []func(context.Context) error{n.memberWatch.waitForClockQuorum, n.offerer.Prepare},
 		duties:  []func(context.Context) error{maintenance.run, n.autopilot.run, n.verifier.run},

@@ -113,6 +113,9 @@ const maxWatchCost = 10 * maxPatternWeight * glob.MaxWatchedKey
 
 // watchCost returns the cost of finding the watches of patterns for the keys that operations write.
 func (m *Machine) watchCost(operations []Command) (cost int) {
+	if m.watches.patterns.count == 0 { // the keys need not be copied
+		return 0
+	}
 	for i := range operations {
 		if operations[i].Kind != KindGet {
 			cost += m.watches.patterns.cost(string(operations[i].Key))

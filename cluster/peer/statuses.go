@@ -133,22 +133,47 @@ func (s *Statuses) Answering() int {
 	return len(s.answered) + 1
 }
 
-// DiskLow returns the other members that said in the last poll that they are short of disk space, in the order of the configuration. Those with
-// space are the others that answered.
-func (s *Statuses) DiskLow() (low []raft.ServerID, votersWithSpace int) {
+// DiskSpace says which members are short of disk space, as this one knows.
+type DiskSpace struct {
+	Low []raft.ServerID // members that are; this one first, the others in the order of the configuration
+	// OtherVoters is how many other voters answered the last poll, and have space.
+	OtherVoters int
+	// Refused says that less than a majority of the voters answers and has space, and that some member is short of it: what would make the
+	// state larger is refused.
+	Refused bool
+}
+
+// DiskSpace returns which members are short of disk space. ownLow says that this one is.
+func (s *Statuses) DiskSpace(ownLow bool) (space DiskSpace) {
 	servers := s.servers()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, server := range Others(servers, s.self) {
+	voters, withSpace := 0, 0
+	if ownLow {
+		space.Low = append(space.Low, s.self)
+	}
+	for _, server := range servers {
+		votes, isSelf := server.Suffrage == raft.Voter, server.ID == s.self
 		answer, answered := s.answered[server.ID]
+		low := answer.DiskLow
+		if isSelf {
+			answered, low = true, ownLow
+		}
+		if votes {
+			voters++
+		}
 		switch {
-		case answered && answer.DiskLow:
-			low = append(low, server.ID)
-		case answered && server.Suffrage == raft.Voter:
-			votersWithSpace++
+		case answered && low && !isSelf:
+			space.Low = append(space.Low, server.ID)
+		case answered && !low && votes:
+			withSpace++
+			if !isSelf {
+				space.OtherVoters++
+			}
 		}
 	}
-	return low, votersWithSpace
+	space.Refused = len(space.Low) > 0 && withSpace <= voters/2
+	return space
 }
 
 // Of returns what a member answered to the last poll, if it did.

@@ -45,8 +45,8 @@ func TestKeepReturnsThePollBefore(t *testing.T) {
 	if _, first := s.Keep(map[raft.ServerID]Answer{"n2": {Status: Status{DiskLow: true}}}); !first || s.Answering() != 2 {
 		t.Errorf("after the first poll: first %v, %d answer", first, s.Answering())
 	}
-	if low, withSpace := s.DiskLow(); len(low) != 1 || low[0] != "n2" || withSpace != 0 {
-		t.Errorf("after the first poll: disk low %v, %d voters with space", low, withSpace)
+	if space := s.DiskSpace(false); len(space.Low) != 1 || space.Low[0] != "n2" || space.OtherVoters != 0 {
+		t.Errorf("after the first poll: %+v", space)
 	}
 	if before, first := s.Keep(nil); first || len(before) != 1 || s.Answering() != 1 {
 		t.Errorf("after the second poll: first %v, before %v, %d answer", first, before, s.Answering())
