@@ -74,7 +74,7 @@ type Checker struct {
 	other      bool          // a question was answered, standBack ago at most
 	answeredAt time.Time     // when a question was answered last
 	soon       bool          // the next question is due soon: this node has just begun to serve
-	denied     error         // why the latest question could not be published
+	failure    error         // why the latest question could not be published; nil if it was
 	heard      string        // who asked or answered last: another cluster and its node
 	heardAt    time.Time     // zero for never
 	loggedAt   time.Time     // when a question of another cluster was logged last
@@ -188,11 +188,11 @@ func (c *Checker) interval() time.Duration {
 	switch {
 	case soon: // only a node that serves answers, so two that began at once know of each other now
 		return patience + time.Duration(c.env.Random()%uint64(time.Second))
-	case isDenied(c.denied) && time.Since(c.began) >= maxUnasked:
+	case isDenied(c.failure) && time.Since(c.began) >= maxUnasked:
 		return deniedInterval
 	case c.other:
 		return otherInterval + time.Duration(c.env.Random()%uint64(otherInterval))
-	case c.denied != nil && time.Since(c.began) < maxUnasked:
+	case c.failure != nil && time.Since(c.began) < maxUnasked:
 		return retry
 	case c.env.Leads():
 		return leaderInterval
@@ -223,7 +223,7 @@ func (c *Checker) ask(ctx context.Context, publish func(context.Context, *paho.P
 	})
 	if err != nil {
 		c.update(func() {
-			c.denied = err
+			c.failure = err
 			if isDenied(err) && time.Since(c.answeredAt) >= deniedInterval {
 				c.other = false // nobody can find out any more
 			}
@@ -232,26 +232,34 @@ func (c *Checker) ask(ctx context.Context, publish func(context.Context, *paho.P
 	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
+	if c.await(ctx, timer.C, func() bool { return c.answered }) || ctx.Err() != nil {
+		return
+	}
+	c.update(func() {
+		c.failure = nil
+		if c.answered || c.other && time.Since(c.answeredAt) < standBack {
+			return
+		}
+		c.other, c.asked = false, time.Now()
+	})
+}
+
+// await waits until holds returns true, and returns true then. It returns false when the limit or the context ends first. holds is called with mu held, now and
+// after each change.
+func (c *Checker) await(ctx context.Context, limit <-chan time.Time, holds func() bool) bool {
 	for {
 		c.mu.Lock()
-		answered, changed := c.answered, c.changed
+		done, changed := holds(), c.changed
 		c.mu.Unlock()
-		if answered {
-			return
+		if done {
+			return true
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return
-		case <-timer.C:
-			c.update(func() {
-				c.denied = nil
-				if c.answered || c.other && time.Since(c.answeredAt) < standBack {
-					return
-				}
-				c.other, c.asked = false, time.Now()
-			})
-			return
+			return false
+		case <-limit:
+			return false
 		}
 	}
 }
@@ -266,7 +274,7 @@ func (c *Checker) who() string {
 	return "cluster and node " + c.heard
 }
 
-// Err returns an error that wraps ErrOtherStore if the latest question was answered.
+// Err returns an error that wraps ErrOtherStore if a question was answered, standBack ago at most.
 func (c *Checker) Err() error {
 	c.mu.Lock()
 	other := c.other
@@ -285,8 +293,8 @@ func (c *Checker) Notes() (notes []string) {
 	case c.other: // that is Err
 	case !c.heardAt.IsZero() && time.Since(c.heardAt) <= validity:
 		notes = append(notes, "another cluster is at this broker, and does not serve because this one does: cluster and node "+c.heard)
-	case c.denied != nil:
-		notes = append(notes, fmt.Sprintf("this node cannot find out whether another store is at this broker: let it publish on the request topic (%v)", c.denied))
+	case c.failure != nil:
+		notes = append(notes, fmt.Sprintf("this node cannot find out whether another store is at this broker: let it publish on the request topic (%v)", c.failure))
 	}
 	return notes
 }
@@ -308,47 +316,28 @@ func isDenied(err error) bool {
 	return errors.As(err, &denial) && denial.Denied()
 }
 
-// AwaitAlone waits until a question was not answered, lately. It does not wait for a question that cannot be asked, as where the
+// AwaitAlone waits until a question of the last minute was not answered. It does not wait long for a question that cannot be asked, as where the
 // broker denies it.
 func (c *Checker) AwaitAlone(ctx context.Context) {
-	unasked := time.NewTimer(maxUnasked)
-	defer unasked.Stop()
+	limit := time.NewTimer(maxUnasked)
+	defer limit.Stop()
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
-	for patient := false; ; {
-		c.mu.Lock()
-		other, changed := c.other, c.changed
-		alone := !other && !c.asked.IsZero() && time.Since(c.asked) < validity
-		patient = patient || isDenied(c.denied) || c.denied != nil && time.Since(c.began) >= maxUnasked
-		c.mu.Unlock()
-		if alone || patient && !other {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		case <-unasked.C:
-			patient = true
-		}
+	known := c.await(ctx, limit.C, func() bool {
+		cannotAsk := isDenied(c.failure) || c.failure != nil && time.Since(c.began) >= maxUnasked
+		return !c.other && (cannotAsk || !c.asked.IsZero() && time.Since(c.asked) < validity)
+	})
+	if !known { // nobody could be asked in time; another store that has answered before counts all the same
+		c.await(ctx, nil, func() bool { return !c.other })
 	}
 }
 
 // AwaitOther waits until another store has answered. It returns Err, or nil if the context has ended.
 func (c *Checker) AwaitOther(ctx context.Context) error {
-	for {
-		c.mu.Lock()
-		other, changed := c.other, c.changed
-		c.mu.Unlock()
-		if other {
-			return c.Err()
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil
-		}
+	if c.await(ctx, nil, func() bool { return c.other }) {
+		return c.Err()
 	}
+	return nil
 }

@@ -185,8 +185,9 @@ func outcomeOf(result *fsm.Result) int {
 
 // SetOtherStore records whether another store answers requests at the broker.
 func (m *Metrics) SetOtherStore(other bool) {
-	m.otherStore.Set(0)
+	value := 0.0 // set once: a scrape must not see another value in between
 	if other {
-		m.otherStore.Set(1)
+		value = 1
 	}
+	m.otherStore.Set(value)
 }
