@@ -138,7 +138,7 @@ func (p *promoter) CalculatePromotionsAndDemotions(config *autopilot.Config, sta
 // Health is the health of the cluster in autopilot's last state.
 type Health struct {
 	Healthy          bool           `json:"healthy"`          // all members are, and clients are served
-	Ready            string         `json:"ready,omitempty"`  // "ok", or why the leader serves nobody; empty where that is not asked
+	Ready            string         `json:"ready,omitempty"`  // "ok", or why the leader answers no client; only the admin API sets it
 	FailureTolerance int            `json:"failureTolerance"` // voters that may fail without a loss of quorum
 	Leader           raft.ServerID  `json:"leader"`
 	Members          []MemberHealth `json:"members"`

@@ -26,8 +26,8 @@ func checkRolledBack(id raft.ServerID, last uint64, status *peer.Status) error {
 }
 
 // checkAcknowledged asks the other members, before this one votes, what it has had on its disk. It waits for
-// their answers for patience at most: a cluster that starts as a whole has nobody who knows. last is the index
-// of the last entry.
+// their answers for patience at most: when all members start together, none remembers anything. last is the
+// index of the last entry.
 func checkAcknowledged(ctx context.Context, asking *peer.Statuses, id raft.ServerID, last uint64, patience time.Duration) error {
 	for _, answer := range asking.Poll(ctx, patience) {
 		if err := checkRolledBack(id, last, &answer.Status); err != nil {

@@ -95,7 +95,7 @@ func TestMemberWithAnOlderLogDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// A member that learns after its start that it has lost entries ends: nobody who knew it answered before.
+// A member ends when it learns after its start that it has lost entries. No member that remembers them answered earlier.
 func TestMemberThatLearnsOfAnOlderLogEnds(t *testing.T) {
 	for name, test := range map[string]struct {
 		had  uint64

@@ -194,7 +194,7 @@ var ErrDiverged = errors.New("the leader replaces entries that this member has a
 func (l *CheckedLog) checkDeletion(first, last, end uint64) error {
 	applied, snapshot := l.replica()
 	if from := max(first, snapshot+1); last >= end && from <= min(applied, end) {
-		return fmt.Errorf("%w: entries %d to %d, of which those up to %d are applied", ErrDiverged, from, end, min(applied, end))
+		return fmt.Errorf("%w: entries %d to %d; %d and those before it are applied", ErrDiverged, from, end, min(applied, end))
 	}
 	return nil
 }

@@ -26,7 +26,7 @@
 //
 // A crash may leave any part of the frames that were not synced, and a write that replaces nothing may
 // be found in pieces of any size. The values of clients are a part of these pieces. So a frame counts
-// only if its MAC is right, and nobody who cannot read the disk can make a MAC.
+// only if its MAC is right. To make a MAC one needs the key, which is on the disk alone.
 //
 // Open ends the log before the first frame without a right MAC. The first change after Open erases
 // what follows the end, before it appends anything. So bytes that were not acknowledged cannot become

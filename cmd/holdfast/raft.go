@@ -78,7 +78,7 @@ func trails(m *membership.Member) string {
 type clusterStatus struct {
 	Leader           string `json:"leader"`
 	Healthy          bool   `json:"healthy"` // all members are, and clients are served
-	Ready            string `json:"ready"`   // "ok", or why the leader serves nobody
+	Ready            string `json:"ready"`   // "ok", or why the leader answers no client
 	FailureTolerance int    `json:"failureTolerance"`
 	Members          int    `json:"members"`
 	Voters           int    `json:"voters"`
@@ -120,7 +120,7 @@ func raftStatus(a *administration, command *cobra.Command, _ []string) error {
 		[][]any{{s.Leader, s.Healthy, s.FailureTolerance, s.Members, s.Voters, s.Unreachable, s.Term, s.CommitIndex, s.LogVersion}})
 }
 
-// printUnready prints why the leader serves nobody, if it does not.
+// printUnready prints why the leader answers no client, if that is so.
 func printUnready(command *cobra.Command, ready string) error {
 	if ready == "" || ready == "ok" {
 		return nil
