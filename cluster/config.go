@@ -143,6 +143,10 @@ type Environment struct {
 	Random func() uint64
 	// FreeSpace returns the bytes that are free where the stores are, and whether that is too little.
 	FreeSpace func() (free uint64, low bool)
+	// AutoTotalBytes is the limit on keys and values that this member's memory allows, in bytes.
+	AutoTotalBytes int64
+	// Broker is how this member is connected to its broker.
+	Broker Broker
 	// Exit ends the process: this node was removed (ErrRemoved), or its state or its disk cannot be trusted any more. In a simulation it may return. If the
 	// state or the disk cannot be trusted, the node then applies nothing more.
 	Exit    func(error)

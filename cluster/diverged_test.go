@@ -79,7 +79,7 @@ func TestMemberWithAnOlderLogDoesNotComeBack(t *testing.T) {
 		config.ID, config.Address = id, raft.ServerAddress(id)
 		return Open(config, Environment{
 			Stores: stores, Transport: network.Transport(id, config.Timing), Client: network, Clock: SystemClock(),
-			Random: rand.Uint64, FreeSpace: func() (uint64, bool) { return 1 << 40, false }, Exit: func(err error) { t.Error(err) },
+			Random: rand.Uint64, FreeSpace: func() (uint64, bool) { return 1 << 40, false }, Broker: &fakeBroker{}, Exit: func(err error) { t.Error(err) },
 			Log: quiet(), Metrics: NewMetrics(prometheus.NewRegistry()),
 		}, &recorder{serving: make(chan uint64, 100)})
 	}

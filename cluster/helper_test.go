@@ -173,7 +173,7 @@ func startMemberWith(t testing.TB, network *Network, id raft.ServerID, members [
 	m := &member{recorder: &recorder{serving: make(chan uint64, 100)}, exits: make(chan error, 100), wall: &fakeWall{}}
 	env := Environment{
 		Stores: stores, Transport: network.Transport(id, config.Timing), Client: network, Clock: SystemClock(),
-		Random: rand.Uint64, FreeSpace: func() (uint64, bool) { return 1 << 40, false },
+		Random: rand.Uint64, FreeSpace: func() (uint64, bool) { return 1 << 40, false }, Broker: &fakeBroker{},
 		Exit: func(err error) { m.exits <- err }, Log: quiet(), Metrics: NewMetrics(prometheus.NewRegistry()),
 	}
 	env.Clock.Wall = m.wall.now

@@ -32,8 +32,10 @@ type maintenance struct {
 	members       *membership.Membership
 	space         func() peer.DiskSpace // which members are short of disk space
 	diskLow       func() bool           // this one is
+	sameBroker    *sameBroker
 	log           *slog.Logger
 
+	leftAlone  time.Time // when run tried last to hand over to those at another broker; zero for never
 	handedOver time.Time // when run tried last to hand over because of the disk; zero for never
 }
 
@@ -57,6 +59,7 @@ func (m *maintenance) run(ctx context.Context) error {
 		if m.brokerDownFor() >= brokerDownLimit {
 			m.transferToVoterWithBroker(ctx)
 		}
+		m.handOverAlone(ctx)
 		m.handOverFullDisk(ctx)
 		logged = m.logDiskLow(logged)
 		m.raiseVersion(ctx)
@@ -76,6 +79,18 @@ func (m *maintenance) handOverFullDisk(ctx context.Context) {
 	m.handedOver = now
 	hasSpace := func(status *peer.Status) bool { return !status.DiskLow && status.BrokerUp }
 	m.transfer(ctx, hasSpace, "this node is short of disk space")
+}
+
+// handOverAlone transfers the leadership to a voter at another broker if most voters are there.
+func (m *maintenance) handOverAlone(ctx context.Context) {
+	heard, alone := m.sameBroker.state()
+	now := time.Now()
+	if !alone || !m.leftAlone.IsZero() && now.Sub(m.leftAlone) < rejoinInterval {
+		return
+	}
+	m.leftAlone = now
+	isThere := func(status *peer.Status) bool { return status.BrokerUp && heard[status.ID] == peer.Elsewhere }
+	m.transfer(ctx, isThere, "most members are at another broker than this node")
 }
 
 // logDiskLow logs which members are short of disk space when that has changed, and returns them.

@@ -24,6 +24,7 @@ type Node struct {
 	offerer     *offer.Offerer
 	memberWatch *memberWatch
 	space       func() peer.DiskSpace // which members are short of disk space
+	sameBroker  *sameBroker
 	members     *membership.Membership
 	autopilot   *autopilotRunner
 
@@ -117,6 +118,7 @@ func (n *Node) Status() Status {
 		ID: n.self.ID, Role: n.self.raftState(), Servers: servers, Serving: n.commands.serving(), Behind: n.memberWatch.behind(), Learning: n.self.learning(servers),
 		Term: n.self.raft.CurrentTerm(), LeaderID: n.self.leader(), Commit: n.self.raft.CommitIndex(), Last: n.self.raft.LastIndex(),
 		State: n.replica.Status(), Divergence: n.verifier.divergence(),
+		OtherBroker: n.sameBroker.check(), Apart: n.sameBroker.apart(),
 		DiskLow: space.Low, StorageLow: n.commands.serving() && space.Refused,
 	}
 }

@@ -34,12 +34,18 @@ func (n *Node) start(config Config, observer Observer) error {
 	}
 	n.self = &self{
 		Server: raft.Server{ID: config.ID, Address: config.Address}, client: n.env.Client,
-		wall: n.env.Clock.Wall, freeSpace: n.env.FreeSpace, brokerDownFor: observer.BrokerDownFor,
+		wall: n.env.Clock.Wall, freeSpace: n.env.FreeSpace, brokerDownFor: observer.BrokerDownFor, broker: n.env.Broker,
+		autoTotalBytes: n.env.AutoTotalBytes,
 	}
 	start := n.lifecycle.start
 	confirmer := &confirmer{id: config.ID, term: n.self.term, servers: n.self.servers, client: n.env.Client, timeout: config.Timing.Election, start: start}
 	peers := peer.NewStatuses(config.ID, n.env.Client, n.self.servers, n.env.Clock.Monotonic)
 	n.self.acknowledged = peers.Acknowledged
+	n.sameBroker = &sameBroker{
+		id: config.ID, broker: n.self.broker, peers: peers, servers: n.self.servers, leader: n.self.leader,
+		serving: func() bool { return n.commands.serving() },
+	}
+	n.self.heard = n.sameBroker.state
 	n.space = func() peer.DiskSpace { return peers.DiskSpace(n.self.diskLow()) }
 	n.commands = &commandRouter{observer: observer, confirmTerm: confirmer.confirm}
 	ctx, stop := context.WithCancel(context.Background())
@@ -52,11 +58,12 @@ func (n *Node) start(config Config, observer Observer) error {
 
 	n.memberWatch = &memberWatch{
 		self: n.self.Server, servers: n.self.servers, leader: n.self.leader, applied: n.self.applied, client: n.env.Client,
-		maxClockOffset: config.MaxClockOffset, election: config.Timing.Election, lastIndex: n.self.raft.LastIndex, exit: n.env.exit, leaderChanged: n.env.Metrics.leaderChanges.Inc, log: n.env.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: start,
+		maxClockOffset: config.MaxClockOffset, election: config.Timing.Election, lastIndex: n.self.raft.LastIndex, exit: n.env.exit, leaderChanged: n.env.Metrics.leaderChanges.Inc, log: n.env.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: start, sameBroker: n.sameBroker,
 	}
 	n.offerer = offer.New(config.Offer, offer.Environment{
 		Offered: n.env.Stores.Offered, Settings: n.self.settings, Version: n.self.version, Serving: n.commands.serving,
 		Behind: n.memberWatch.behind, Execute: n.commands.execute, CallLeader: n.self.callLeader, Log: n.env.Log,
+		AutoTotalBytes: func() (int64, bool) { return peers.AutoTotalBytes(n.env.AutoTotalBytes) },
 	})
 	n.members = membership.New(membership.Environment{
 		Self: n.self.Server, Raft: n.self.raft, Client: n.env.Client, Statuses: peers,
@@ -78,7 +85,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	}
 	maintenance := &maintenance{
 		servers: n.self.servers, term: n.self.term, version: n.self.version, brokerDownFor: n.self.brokerDownFor, serving: n.commands.serving,
-		execute: n.commands.execute, peers: peers, members: n.members, space: n.space, diskLow: n.self.diskLow, log: n.env.Log,
+		execute: n.commands.execute, peers: peers, members: n.members, space: n.space, diskLow: n.self.diskLow, sameBroker: n.sameBroker, log: n.env.Log,
 	}
 	leading := &leaderLoop{
 		monotonic: n.env.Clock.Monotonic, random: n.env.Random, metrics: n.env.Metrics, log: n.env.Log, serveTerm: observer.Serve, readDone: observer.ReadDone,

@@ -21,9 +21,13 @@ type self struct {
 	// acknowledged returns what the others have had on their disks: see peer.Statuses.Acknowledged.
 	acknowledged func() map[raft.ServerID]uint64
 
-	wall          func() int64
-	freeSpace     func() (free uint64, low bool)
-	brokerDownFor func() time.Duration
+	wall           func() int64
+	freeSpace      func() (free uint64, low bool)
+	brokerDownFor  func() time.Duration
+	broker         Broker
+	autoTotalBytes int64
+	// heard returns whom this member hears as the leader: see sameBroker.state.
+	heard func() (list map[raft.ServerID]peer.Hearing, alone bool)
 }
 
 // servers returns the latest configuration that this member knows.
@@ -120,11 +124,14 @@ func (s *self) status() peer.Status {
 		contact = 0
 	}
 	servers := s.servers()
+	question, broker := s.broker.Asked()
+	heard, alone := s.heard()
 	return peer.Status{
 		ID: s.ID, Address: s.Address, HasState: len(servers) > 0 || s.raft.LastIndex() > 0, State: s.raftState(), Leader: s.leader(), Servers: servers,
 		Term: s.raft.CurrentTerm(), LastIndex: s.raft.LastIndex(), LastTerm: s.lastTerm(), Commit: s.raft.CommitIndex(),
 		Applied: s.applied(), Contact: contact, Version: fsm.Version, BrokerUp: s.brokerDownFor() == 0, DiskLow: s.diskLow(),
 		Wall: s.wall(), Acknowledged: s.acknowledged(),
+		Question: question, Broker: broker, Heard: heard, AutoTotalBytes: s.autoTotalBytes, Alone: alone,
 	}
 }
 

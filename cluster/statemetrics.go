@@ -47,6 +47,12 @@ func RegisterState(registry prometheus.Registerer, node *Node) {
 		}
 		return 0
 	})
+	gauge("holdfast_other_broker", "1 while this node is at another broker than the others, else 0.", func(s Status) float64 {
+		if s.OtherBroker != nil {
+			return 1
+		}
+		return 0
+	})
 	gauge("holdfast_replicas_differ", "1 if this node leads, and the replicas had different states when it compared them last, else 0.", func(s Status) float64 {
 		if s.Divergence != nil {
 			return 1

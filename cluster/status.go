@@ -22,6 +22,10 @@ type Status struct {
 	// Divergence wraps ErrReplicasDiffer if this node leads and the replicas had different states when it last compared them, which it
 	// does every minute.
 	Divergence error
+	// OtherBroker wraps ErrOtherBroker if this node is at another broker than the others. Apart are the
+	// members that are at another broker than this node, if it leads.
+	OtherBroker error
+	Apart       []raft.ServerID
 	// DiskLow are the members that are short of disk space, as far as this one knows. StorageLow says that this node serves and refuses what would
 	// grow, because so many are that a majority of the voters has no space.
 	DiskLow    []raft.ServerID

@@ -21,6 +21,7 @@ type lastSeen struct {
 	clockIsOff bool
 	servers    []raft.Server
 	leader     raft.ServerID
+	broker     string // error of sameBroker.check
 }
 
 // memberWatch polls the other members. It updates the cluster clock, logs changes, reports this node's new address, and ends the process if this node was
@@ -37,6 +38,8 @@ type memberWatch struct {
 	exit           func(error)   // ends the process
 	leaderChanged  func()        // is called when another member leads than before
 	log            *slog.Logger
+
+	sameBroker *sameBroker
 
 	peers   *peer.Statuses
 	clock   *clusterClock
@@ -55,6 +58,8 @@ func (w *memberWatch) run(ctx context.Context) {
 		w.poll(ctx)
 		w.logClock(&last)
 		w.logMembers(&last)
+		w.sameBroker.update(time.Now())
+		w.logBroker(&last)
 		w.peers.CompareWithLeader(w.leader(), w.applied())
 		if w.behind() {
 			timer.Reset(catchUpInterval)
@@ -145,6 +150,21 @@ func (w *memberWatch) logClock(last *lastSeen) {
 		w.log.Info("wall clock offset back within limit", "offset", offset)
 	}
 	last.clockIsOff = err != nil
+}
+
+// logBroker logs that this node is at another broker than the others, and that it is not any more.
+func (w *memberWatch) logBroker(last *lastSeen) {
+	now := ""
+	if err := w.sameBroker.check(); err != nil {
+		now = err.Error()
+	}
+	switch {
+	case now != "" && last.broker == "":
+		w.log.Error("this node would not answer the clients of the others", "error", now)
+	case now == "" && last.broker != "":
+		w.log.Info("this node is at the same broker as the others")
+	}
+	last.broker = now
 }
 
 // logMembers logs the members when they have changed, and calls leaderChanged when another one leads.

@@ -55,6 +55,10 @@ func watch(t *testing.T, servers []raft.Server, leader raft.ServerID, isMember s
 		},
 		peers: peer.NewStatuses("self", client, list, monotonic), clock: newClusterClock(Clock{Wall: func() int64 { return 1 }, Monotonic: monotonic}),
 		serving: func() bool { return false },
+		sameBroker: &sameBroker{
+			id: "self", broker: &fakeBroker{}, peers: peer.NewStatuses("self", client, list, monotonic), servers: list,
+			leader: func() raft.ServerID { return leader }, serving: func() bool { return false },
+		},
 		start: func(work func()) bool {
 			go work()
 			return true

@@ -22,7 +22,9 @@ type Settings struct {
 	Dialect         DialectRule
 	CaseInsensitive bool // verbs and options are understood in lower case too
 	Limits          Limits
-	WatchTTL        int64 // milliseconds of cluster time after which a watch that was not renewed ends; 0 is never
+	// TotalBytesAuto says that the leader sets Limits.TotalBytes by the memory of the members.
+	TotalBytesAuto bool
+	WatchTTL       int64 // milliseconds of cluster time after which a watch that was not renewed ends; 0 is never
 	// NotificationExpiry is how long, in milliseconds, a notification is worth delivering.
 	NotificationExpiry int64
 	Policy             *policy.Policy // nil: authorization is off
@@ -109,7 +111,7 @@ func appendSettings(b []byte, s *Settings) []byte {
 	for _, mirror := range s.Mirrors {
 		b = appendMessage(b, 18, func(b []byte) []byte { return appendBytes(appendBytes(b, 1, mirror.Keys), 2, mirror.Topic) })
 	}
-	return b
+	return appendBool(b, 19, s.TotalBytesAuto)
 }
 
 // ForVersion returns the settings without those that a version of the log does not know.
@@ -164,6 +166,8 @@ func (r *reader) settings() *Settings {
 			s.Limits.DedupPerClient = inner.int()
 		case 18:
 			s.Mirrors = append(s.Mirrors, inner.mirror())
+		case 19:
+			s.TotalBytesAuto = inner.bool()
 		case 14:
 			rules = append(rules, inner.rule())
 		default:

@@ -93,7 +93,8 @@ func (f *Front) newConnections(env Environment) {
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}
 	sessionEnv := ingest.Environment{
-		Login: login, Contact: env.Contact, Wall: env.Wall, Random: env.Random, Pause: pause, Log: env.Log, Metrics: env.Metrics.Ingest,
+		Login: login, Contact: env.Contact, Wall: env.Wall, Random: env.Random, Pause: pause, Connected: func() { f.exclusive.Moved() },
+		Log: env.Log, Metrics: env.Metrics.Ingest,
 	}
 	awaiting := &sessionAwaiter{barrier: f.barrier, blocked: f.dispatcher.Blocked, countWithoutSession: env.Metrics.WithoutSession.Inc, log: env.Log}
 	awaitSession := awaiting.await
@@ -107,7 +108,7 @@ func (f *Front) newConnections(env Environment) {
 		Leads: f.dispatcher.Leads, Wall: env.Wall, Random: env.Random, Observe: env.Metrics.SetOtherStore, Log: env.Log,
 	})
 	f.session = ingest.NewNodeSession(&sessionConfig, &sessionEnv, f.receiver, f.barrier, !config.IngestAtLeader,
-		ingest.Replies{Topic: f.exclusive.ResponseTopic(), Receive: f.exclusive.Answered})
+		ingest.Replies{Topic: f.exclusive.ResponseTopic(), Receive: f.exclusive.Answered, Begun: f.exclusive.Ask})
 	f.outbox = publish.NewOutbox(publish.Config{
 		Cluster: config.Cluster, Connections: config.PublishingConnections, MaxNotifications: config.QueueNotifications, MaxNotificationBytes: config.QueueBytes,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,

@@ -79,6 +79,14 @@ func (o *Offer) keepsOtherClientLimits(inForce *fsm.Limits, changed parts) bool 
 		(inForce.WatchesPerClient != wanted.WatchesPerClient || inForce.DedupPerClient != wanted.DedupPerClient)
 }
 
+// totalBytes returns the limit on keys and values as an operator writes it.
+func totalBytes(s *fsm.Settings) any {
+	if s.TotalBytesAuto {
+		return "auto"
+	}
+	return s.Limits.TotalBytes
+}
+
 // differences returns which settings differ, with their values here and in force.
 func differences(here, inForce *fsm.Settings) (list []string) {
 	for _, setting := range []struct {
@@ -88,7 +96,7 @@ func differences(here, inForce *fsm.Settings) (list []string) {
 		{"limits.keyBytes", here.Limits.KeyBytes, inForce.Limits.KeyBytes},
 		{"limits.valueBytes", here.Limits.ValueBytes, inForce.Limits.ValueBytes},
 		{"limits.keys", here.Limits.Keys, inForce.Limits.Keys},
-		{"limits.totalBytes", here.Limits.TotalBytes, inForce.Limits.TotalBytes},
+		{"limits.totalBytes", totalBytes(here), totalBytes(inForce)},
 		{"limits.watches", here.Limits.Watches, inForce.Limits.Watches},
 		{"limits.dedupEntries", here.Limits.DedupEntries, inForce.Limits.DedupEntries},
 		{"limits.watchesPerClient", here.Limits.WatchesPerClient, inForce.Limits.WatchesPerClient},
@@ -123,6 +131,9 @@ type fingerprint struct{ settings, policy, mirrors [sha256.Size]byte }
 func (o *Offer) fingerprint() (f fingerprint) {
 	settings := *o
 	settings.Settings.Policy, settings.Settings.Mirrors, settings.KeepPolicy = nil, nil, false
+	if settings.Settings.TotalBytesAuto {
+		settings.Settings.Limits.TotalBytes = 0 // the leader sets it
+	}
 	policy := Offer{Settings: fsm.Settings{Policy: o.Settings.Policy}, KeepPolicy: o.KeepPolicy}
 	if o.KeepPolicy {
 		policy.Settings.Policy = nil

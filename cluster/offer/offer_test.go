@@ -28,7 +28,9 @@ type fake struct {
 	serving    bool
 	leader     *fake // receives this member's offers; nil drops them
 	executed   []fsm.Command
-	passedOn   int // offers given to the leader
+	memory     int64 // least memory of the members
+	knowsAll   bool  // every member's
+	passedOn   int   // offers given to the leader
 }
 
 func (f *fake) Load() ([]byte, error) { return f.remembered, nil }
@@ -69,7 +71,8 @@ func (f *fake) env() Environment {
 			}
 			return nil, New(Offer{}, f.leader.env()).Handle(ctx, request)
 		},
-		Log: slog.New(slog.DiscardHandler),
+		AutoTotalBytes: func() (int64, bool) { return f.memory, f.knowsAll },
+		Log:            slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -108,6 +111,51 @@ func TestOfferIsMadeOnce(t *testing.T) {
 	mustOffer(t, restarted)
 	if f.inForce.Limits.Keys != 9 || len(f.executed) != 2 {
 		t.Errorf("after a change: %d keys are in force after %d offers", f.inForce.Limits.Keys, len(f.executed))
+	}
+}
+
+// † limits.totalBytes: auto is by the member with the least memory: it falls as soon as such a member is there, and rises
+// when every member is known to have more. A number that somebody has set stays.
+func TestAutoTotalBytesFollowsTheLeastMemory(t *testing.T) {
+	auto := withKeys(5)
+	auto.Settings.TotalBytesAuto, auto.Settings.Limits.TotalBytes = true, 0
+	f := &fake{version: fsm.Version, serving: true, memory: 1000}
+	o := New(auto, f.env())
+	mustOffer(t, o)
+	for _, step := range []struct {
+		memory int64
+		all    bool
+		want   int64
+	}{{1000, true, 1000}, {300, false, 300}, {900, false, 300}, {900, true, 900}, {200, true, 200}} {
+		f.memory, f.knowsAll = step.memory, step.all
+		if err := o.followMemory(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.inForce.Limits.TotalBytes; got != step.want || !f.inForce.TotalBytesAuto {
+			t.Fatalf("least memory %d, all known %t: %d is in force, want %d", step.memory, step.all, got, step.want)
+		}
+	}
+	f.executed = nil
+	restarted := New(auto, f.env())
+	mustOffer(t, restarted)
+	if len(f.executed) != 0 {
+		t.Error("a restart offers it again")
+	}
+	other := withKeys(6)
+	other.Settings.TotalBytesAuto, other.Settings.Limits.TotalBytes = true, 0
+	restarted.Set(other)
+	mustOffer(t, restarted)
+	if f.inForce.Limits.TotalBytes != 200 || f.inForce.Limits.Keys != 6 {
+		t.Errorf("after another change: %+v", f.inForce.Limits)
+	}
+	other.Settings.TotalBytesAuto, other.Settings.Limits.TotalBytes = false, 5000
+	restarted.Set(other)
+	mustOffer(t, restarted)
+	if err := restarted.followMemory(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if f.inForce.Limits.TotalBytes != 5000 {
+		t.Errorf("a number that was set became %d", f.inForce.Limits.TotalBytes)
 	}
 }
 

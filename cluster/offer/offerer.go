@@ -35,7 +35,10 @@ type Environment struct {
 	Execute func(ctx context.Context, command fsm.Command) (fsm.Result, error)
 	// CallLeader calls the leader that this node knows.
 	CallLeader func(ctx context.Context, method peer.Method, request []byte) ([]byte, error)
-	Log        *slog.Logger
+	// AutoTotalBytes returns the least limit on keys and values that the memory of a member allows, in bytes. all
+	// says that every member is known.
+	AutoTotalBytes func() (least int64, all bool)
+	Log            *slog.Logger
 }
 
 // Offerer offers the settings of one node to the cluster. All methods are safe for concurrent use.
@@ -204,8 +207,41 @@ func (o *Offerer) execute(ctx context.Context, offer *Offer, changed parts) erro
 			return nil
 		}
 	}
-	_, err := o.env.Execute(ctx, offer.command())
+	_, err := o.env.Execute(ctx, o.withMemory(offer).command())
 	return err
+}
+
+// withMemory returns an offer whose limit on keys and values is what the members' memory allows, if it is to be.
+func (o *Offerer) withMemory(offer *Offer) *Offer {
+	if !offer.Settings.TotalBytesAuto {
+		return offer
+	}
+	changed := *offer
+	changed.Settings.Limits.TotalBytes, _ = o.env.AutoTotalBytes()
+	return &changed
+}
+
+// followMemory changes the limit on keys and values in force, if it is auto and this node leads: it falls as soon
+// as a member with less memory is there, and rises when all members are known to have more.
+func (o *Offerer) followMemory(ctx context.Context) error {
+	if o.composing.Acquire(ctx, 1) != nil {
+		return context.Cause(ctx)
+	}
+	defer o.composing.Release(1)
+	inForce, configured := o.env.Settings()
+	if !o.env.Serving() || !configured || !inForce.TotalBytesAuto {
+		return nil
+	}
+	least, all := o.env.AutoTotalBytes()
+	before := inForce.Limits.TotalBytes
+	if least == before || least > before && !all {
+		return nil
+	}
+	if _, err := o.env.Execute(ctx, o.withMemory(&Offer{Settings: inForce, KeepPolicy: true}).command()); err != nil {
+		return err
+	}
+	o.env.Log.Info("limits.totalBytes is auto, and follows the member with the least memory", "bytes", least, "before", before)
+	return nil
 }
 
 // Handle proposes another member's offer. The error wraps peer.ErrRefused if the request is not a valid offer.
@@ -242,6 +278,9 @@ func (o *Offerer) Run(ctx context.Context) {
 			if err != nil {
 				o.env.Log.Debug("the offer of settings failed, will retry", "error", err)
 			}
+		}
+		if err := o.followMemory(ctx); err != nil {
+			o.env.Log.Debug("the limit on keys and values was not changed, will retry", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -28,10 +28,29 @@ type Status struct {
 	Version   uint32             `json:"version"`     // the newest log version that its build can apply
 	BrokerUp  bool               `json:"brokerUp"`
 	DiskLow   bool               `json:"diskLow"`
-	Wall      int64              `json:"wall"` // its wall clock, milliseconds since the Unix epoch
+	// AutoTotalBytes is what limits.totalBytes: auto is by this member's memory, in bytes; 0 is unknown.
+	AutoTotalBytes int64 `json:"autoTotalBytes,omitempty"`
+	// Question is the number of the latest question that this member's broker has acknowledged, and
+	// Broker the address of that broker. The leader says in Heard whether it has got the questions of
+	// the others, and in Alone that most voters are at another broker.
+	Question uint64                    `json:"question,omitempty"`
+	Broker   string                    `json:"broker,omitempty"`
+	Heard    map[raft.ServerID]Hearing `json:"heard,omitempty"`
+	Alone    bool                      `json:"alone,omitempty"`
+	Wall     int64                     `json:"wall"` // its wall clock, milliseconds since the Unix epoch
 	// Acknowledged has, for each other member, the highest commit index that it reported to this process: see Statuses.Acknowledged.
 	Acknowledged map[raft.ServerID]uint64 `json:"acknowledged,omitempty"`
 }
+
+// Hearing says whether the leader gets what a member publishes.
+type Hearing uint8
+
+// Whether the leader gets what a member publishes. The zero value is that nothing is known.
+const (
+	Heard     Hearing = iota + 1
+	Unheard           // not yet
+	Elsewhere         // not any more: the member is at another broker
+)
 
 // AskStatus asks a member what it says of itself.
 func AskStatus(ctx context.Context, client Client, member raft.Server) (Status, error) {

@@ -176,6 +176,22 @@ func (s *Statuses) DiskSpace(ownLow bool) (space DiskSpace) {
 	return space
 }
 
+// AutoTotalBytes returns the least limit on keys and values that a member's memory allows, as far as it is known;
+// own is this member's. all says that every member answered the last poll.
+func (s *Statuses) AutoTotalBytes(own int64) (least int64, all bool) {
+	least, all = own, true
+	for _, server := range Others(s.servers(), s.self) {
+		status, answered := s.Of(server.ID)
+		switch {
+		case !answered:
+			all = false
+		case status.AutoTotalBytes > 0:
+			least = min(least, status.AutoTotalBytes)
+		}
+	}
+	return least, all
+}
+
 // Of returns what a member answered to the last poll, if it did.
 func (s *Statuses) Of(id raft.ServerID) (Status, bool) {
 	s.mu.Lock()

@@ -45,6 +45,15 @@ func (idle) Serve(ctx context.Context, _ uint64) error {
 	return context.Cause(ctx)
 }
 
+// idleBroker has never been asked anything.
+type idleBroker struct{}
+
+func (idleBroker) Asked() (uint64, string)  { return 0, "" }
+func (idleBroker) Heard(string) uint64      { return 0 }
+func (idleBroker) Delivered(time.Time) bool { return true }
+func (idleBroker) Ask()                     {}
+func (idleBroker) Rejoin(string)            {}
+
 type noOffer struct{}
 
 func (noOffer) Load() ([]byte, error) { return nil, nil }
@@ -80,7 +89,7 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 				Log: store, Stable: store, Snapshots: raft.NewInmemSnapshotStore(), Offered: noOffer{}, Close: func() error { return nil },
 			},
 			Transport: network.Transport(server.ID, config.Timing), Client: network, Clock: cluster.SystemClock(), Random: rand.Uint64,
-			FreeSpace: func() (uint64, bool) { return 1 << 40, false }, Exit: func(err error) { t.Error(err) },
+			FreeSpace: func() (uint64, bool) { return 1 << 40, false }, Broker: idleBroker{}, Exit: func(err error) { t.Error(err) },
 			Log: slog.New(slog.DiscardHandler), Metrics: cluster.NewMetrics(prometheus.NewRegistry()),
 		}, idle{})
 		if err != nil {

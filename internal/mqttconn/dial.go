@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -90,6 +91,24 @@ func (d *Dialer) Dial(ctx context.Context) (net.Conn, error) {
 		failures = append(failures, err)
 	}
 	return nil, errors.Join(failures...)
+}
+
+// Current returns the address with which the next Dial begins: the one of the last connection, unless
+// Next or Prefer was called since. It is empty without addresses.
+func (d *Dialer) Current() string {
+	if len(d.Addresses) == 0 {
+		return ""
+	}
+	return d.Addresses[int(d.first.Load())%len(d.Addresses)].Host
+}
+
+// Prefer makes the next Dial begin with an address, and reports whether it is one of the dialer's.
+func (d *Dialer) Prefer(address string) bool {
+	at := slices.IndexFunc(d.Addresses, func(a Address) bool { return a.Host == address })
+	if at >= 0 {
+		d.first.Store(uint32(at))
+	}
+	return at >= 0
 }
 
 // Next makes the next Dial begin with another address. Callers use it if a broker accepts the network connection but does not work otherwise.

@@ -22,7 +22,7 @@ func limitNotes(limits *fsm.Limits, state *fsm.Status, memory int64) (notes []st
 	case limits.TotalBytes == 0:
 	case limits.TotalBytes > memory/2:
 		notes = append(notes, fmt.Sprintf("limits.totalBytes is %d, and this node may use %d bytes of memory: it would be killed before the store is full. "+
-			"Set limits.totalBytes to a quarter of the memory of the smallest member, on any node", limits.TotalBytes, memory))
+			"Set limits.totalBytes to auto, or to a quarter of the memory of the smallest member, on any node", limits.TotalBytes, memory))
 	}
 	return notes
 }

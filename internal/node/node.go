@@ -28,6 +28,7 @@ import (
 	"holdfast/internal/audit"
 	"holdfast/internal/durable"
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/settings"
 	"holdfast/mqttfront"
 	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/metrics"
@@ -147,7 +148,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	raftConfig.Proposals.ProposalAge = config.Front.ProposalAge
 	member, err := cluster.Open(raftConfig, cluster.Environment{
 		Stores: stores, Transport: config.Links.Raft, Client: config.Links.Peers, Clock: clock,
-		Random: cryptoRandom, FreeSpace: space.get, Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
+		Random: cryptoRandom, FreeSpace: space.get, Broker: front.Meeting(), AutoTotalBytes: settings.AutoTotalBytes(AvailableMemory()), Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
 	}, observer)
 	if err != nil {
 		return nil, errors.Join(err, closeAudit(trail))
@@ -182,8 +183,10 @@ func (n *Node) Ready() error {
 		faults = append(faults, err)
 	}
 	status := n.Cluster.Status()
-	if status.Divergence != nil {
-		faults = append(faults, status.Divergence)
+	for _, fault := range []error{status.Divergence, status.OtherBroker} {
+		if fault != nil {
+			faults = append(faults, fault)
+		}
 	}
 	switch {
 	case status.LeaderID == "":
@@ -210,6 +213,9 @@ func (n *Node) Warnings() (notes []string) {
 	if free, low := n.space.get(); low {
 		notes = append(notes, fmt.Sprintf("only %d bytes of disk space are free: this node ends when there are none", free))
 	}
+	if len(status.Apart) > 0 && status.OtherBroker == nil {
+		notes = append(notes, "at another broker than this node, which leads: "+memberNames(status.Apart))
+	}
 	if others := len(status.DiskLow); others > 0 {
 		effect := "the others go on without them"
 		if status.StorageLow {
@@ -222,8 +228,8 @@ func (n *Node) Warnings() (notes []string) {
 	}
 	var limits fsm.Limits
 	n.Cluster.View(func(m *fsm.Machine) {
-		settings, _ := m.Settings()
-		limits = settings.Limits
+		inForce, _ := m.Settings()
+		limits = inForce.Limits
 	})
 	notes = append(notes, limitNotes(&limits, &status.State, n.memory)...)
 	if n.config.Notes != nil {
@@ -251,8 +257,8 @@ func (n *Node) policyIsForgeable() bool {
 	}
 	policy := false
 	n.Cluster.View(func(m *fsm.Machine) {
-		settings, _ := m.Settings()
-		policy = settings.Policy != nil
+		inForce, _ := m.Settings()
+		policy = inForce.Policy != nil
 	})
 	return policy
 }

@@ -13,7 +13,7 @@ import (
 
 // NewOffer returns the offer of a node with these settings: the replicated settings and the policy that it asks the cluster for.
 func NewOffer(s *settings.Settings) (offer.Offer, error) {
-	wanted := offer.Offer{Settings: s.Replicated(AvailableMemory()), KeepPolicy: s.PolicyFile == ""}
+	wanted := offer.Offer{Settings: s.Replicated(), KeepPolicy: s.PolicyFile == ""}
 	if s.PolicyFile != "" && s.PolicyFile != settings.None {
 		policy, err := policyfile.Read(s.PolicyFile)
 		if err != nil {

@@ -75,7 +75,7 @@ func (s *Settings) Fields() []Field {
 		Field{Path: "limits.keyBytes", Value: &s.Limits.KeyBytes, Help: "longest key"},
 		Field{Path: "limits.valueBytes", Value: &s.Limits.ValueBytes, Help: "longest value"},
 		Field{Path: "limits.keys", Value: (*number)(&s.Limits.Keys), Help: "number of keys; 0 is no limit"},
-		Field{Path: "limits.totalBytes", Value: &s.Limits.TotalBytes, Help: "bytes of all keys and values; auto is a quarter of the memory that the process may use; 0 is no limit"},
+		Field{Path: "limits.totalBytes", Value: &s.Limits.TotalBytes, Help: "bytes of all keys and values; auto is a quarter of the memory of the member that may use least; 0 is no limit"},
 		Field{Path: "limits.watches", Value: (*number)(&s.Limits.Watches), Help: "watches of all clients on all keys"},
 		Field{Path: "limits.dedupEntries", Value: (*number)(&s.Limits.DedupEntries), Help: "outcomes that are remembered, so that a copy of a request takes effect once"},
 		Field{Path: "limits.watchesPerClient", Value: (*number)(&s.Limits.WatchesPerClient), Help: "watches of one client; 0 is no limit"},

@@ -125,7 +125,7 @@ type Limits struct {
 	KeyBytes     Size
 	ValueBytes   Size
 	Keys         int64
-	TotalBytes   Size // Auto: a quarter of the memory that the process may use
+	TotalBytes   Size // Auto: a quarter of the memory of the member that may use least
 	Watches      int64
 	DedupEntries int64
 	// The shares of one client id.

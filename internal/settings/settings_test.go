@@ -185,16 +185,21 @@ func TestValuesAreShownAsTheyAreParsed(t *testing.T) {
 func TestReplicatedSettingsFollowTheConfiguration(t *testing.T) {
 	s := Default()
 	s.Protocol.Dialect, s.Limits.Keys, s.Watch.TTL = "sdk", 5, time.Minute
-	r := s.Replicated(1000)
-	if r.Dialect != 2 || r.Limits.Keys != 5 || r.Limits.TotalBytes != 250 || r.WatchTTL != 60_000 || r.NotificationExpiry != 30_000 {
+	r := s.Replicated()
+	if r.Dialect != 2 || r.Limits.Keys != 5 || !r.TotalBytesAuto || r.WatchTTL != 60_000 || r.NotificationExpiry != 30_000 {
 		t.Errorf("%+v", r)
 	}
 	s.Mirrors = []fsm.Mirror{{Keys: "*", Topic: "all/"}}
-	if r = s.Replicated(1000); len(r.Mirrors) != 1 {
+	if r = s.Replicated(); len(r.Mirrors) != 1 {
 		t.Errorf("%+v", r.Mirrors)
 	}
 	s.Limits.TotalBytes = 7
-	if r = s.Replicated(1000); r.Limits.TotalBytes != 7 {
+	if r = s.Replicated(); r.Limits.TotalBytes != 7 || r.TotalBytesAuto {
 		t.Errorf("%+v", r.Limits)
+	}
+	for memory, want := range map[int64]int64{1000: 250, 512 << 20: 128 << 20, 4<<30 + 100<<20: 1 << 30} {
+		if got := AutoTotalBytes(memory); got != want {
+			t.Errorf("%d bytes of memory: %d, want %d", memory, got, want)
+		}
 	}
 }

@@ -39,6 +39,8 @@ const (
 	// maxUnasked bounds how long a node that cannot ask waits before it serves: a broker may deny the question.
 	maxUnasked = 2 * time.Second
 	retry      = 50 * time.Millisecond
+	// maxNodes bounds the nodes whose questions are noted: a client can make up names.
+	maxNodes = 64
 	// maxName bounds what is kept of a name in a question.
 	maxName = 64
 )
@@ -68,24 +70,27 @@ type Checker struct {
 	wake   chan struct{} // capacity 1: Run asks at once
 
 	mu         sync.Mutex
-	nonce      string        // correlation data of the latest question
-	answered   bool          // it was answered
-	asked      time.Time     // when a question was last without an answer for patience; zero if never
-	other      bool          // a question was answered, standBack ago at most
-	answeredAt time.Time     // when a question was answered last
-	soon       bool          // the next question is due soon: this node has just begun to serve
-	failure    error         // why the latest question could not be published; nil if it was
-	heard      string        // who asked or answered last: another cluster and its node
-	heardAt    time.Time     // zero for never
-	loggedAt   time.Time     // when a question of another cluster was logged last
-	changed    chan struct{} // closed and replaced when a field above changes
+	nonce      string            // correlation data of the latest question
+	number     uint64            // of the latest question; they grow, also over a restart
+	published  uint64            // number of the latest question if the broker has acknowledged it, else 0
+	asking     map[string]uint64 // the largest number of a question of each node of the cluster
+	answered   bool              // it was answered
+	asked      time.Time         // when a question was last without an answer for patience; zero if never
+	other      bool              // a question was answered, standBack ago at most
+	answeredAt time.Time         // when a question was answered last
+	soon       bool              // the next question is due soon: this node has just begun to serve
+	failure    error             // why the latest question could not be published; nil if it was
+	heard      string            // who asked or answered last: another cluster and its node
+	heardAt    time.Time         // zero for never
+	loggedAt   time.Time         // when a question of another cluster was logged last
+	changed    chan struct{}     // closed and replaced when a field above changes
 }
 
 // New returns a checker that has not asked yet.
 func New(config Config, env Environment) *Checker {
 	return &Checker{
 		config: config, env: env, began: time.Now(), wake: make(chan struct{}, 1), changed: make(chan struct{}),
-		key: config.Cluster + "/" + config.Node,
+		key: config.Cluster + "/" + config.Node, asking: make(map[string]uint64), number: uint64(env.Wall()),
 	}
 }
 
@@ -131,7 +136,8 @@ func (c *Checker) IsQuestion(message *paho.Publish) (own bool) {
 	if from == "" {
 		return false
 	}
-	if cluster, _, _ := strings.Cut(from, "/"); cluster == c.config.Cluster {
+	if cluster, node, _ := strings.Cut(from, "/"); cluster == c.config.Cluster {
+		c.hear(node, message.Properties.CorrelationData)
 		return true
 	}
 	from = quoted(from)
@@ -145,6 +151,47 @@ func (c *Checker) IsQuestion(message *paho.Publish) (own bool) {
 		c.env.Log.Warn("another cluster is at this broker, and asks whether it may serve", "who", from)
 	}
 	return false
+}
+
+// hear notes that a question of a node of this cluster has arrived here.
+func (c *Checker) hear(node string, nonce []byte) {
+	if len(nonce) < 8 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if number := binary.BigEndian.Uint64(nonce); len(c.asking) < maxNodes || c.asking[node] > 0 {
+		c.asking[node] = max(c.asking[node], number)
+	}
+}
+
+// Moved forgets whose questions have arrived: the node may be at another broker now.
+func (c *Checker) Moved() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.asking)
+}
+
+// Heard returns the largest number of a question of a node that has arrived; 0 is none.
+func (c *Checker) Heard(node string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asking[node]
+}
+
+// Published returns the number of the latest question if the broker has acknowledged it, and otherwise 0.
+func (c *Checker) Published() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.published
+}
+
+// Ask makes the node ask at once.
+func (c *Checker) Ask() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
 }
 
 // storeOf returns the cluster and the node that a question or an answer names, or an empty string.
@@ -203,8 +250,13 @@ func (c *Checker) interval() time.Duration {
 
 // ask publishes a question, and waits for an answer.
 func (c *Checker) ask(ctx context.Context, publish func(context.Context, *paho.Publish) error) {
-	nonce := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, c.env.Random()), c.env.Random())
 	c.mu.Lock()
+	c.number++
+	number := c.number
+	nonce := binary.BigEndian.AppendUint64(nil, number)
+	for range 2 { // unpredictable, so that nobody can answer who was not asked
+		nonce = binary.BigEndian.AppendUint64(nonce, c.env.Random())
+	}
 	c.nonce, c.answered = string(nonce), false
 	c.mu.Unlock()
 	expiry := uint32(leaderInterval / time.Second)
@@ -223,13 +275,14 @@ func (c *Checker) ask(ctx context.Context, publish func(context.Context, *paho.P
 	})
 	if err != nil {
 		c.update(func() {
-			c.failure = err
+			c.failure, c.published = err, 0
 			if isDenied(err) && time.Since(c.answeredAt) >= deniedInterval {
 				c.other = false // nobody can find out any more
 			}
 		})
 		return
 	}
+	c.update(func() { c.published = number })
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	if c.await(ctx, timer.C, func() bool { return c.answered }) || ctx.Err() != nil {
@@ -304,10 +357,7 @@ func (c *Checker) Serving() {
 	c.mu.Lock()
 	c.soon = true
 	c.mu.Unlock()
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.Ask()
 }
 
 // isDenied reports whether the broker has denied a question, by an error that says so itself.
@@ -321,10 +371,7 @@ func isDenied(err error) bool {
 func (c *Checker) AwaitAlone(ctx context.Context) {
 	limit := time.NewTimer(maxUnasked)
 	defer limit.Stop()
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.Ask()
 	known := c.await(ctx, limit.C, func() bool {
 		cannotAsk := isDenied(c.failure) || c.failure != nil && time.Since(c.began) >= maxUnasked
 		return !c.other && (cannotAsk || !c.asked.IsZero() && time.Since(c.asked) < validity)

@@ -28,10 +28,13 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("connect: %w", err)
 	}
+	s.status.setBroker(login.Dialer.Current())
 	if !resume {
 		since = time.Now()
 	}
 	c := &connection{traits: s.traits, subscribed: s.subscribed, since: since, maxQueuedAge: time.Since(since), pauses: newPauseDetector(), handlerCtx: ctx, reason: make(chan error, 1)}
+	s.current.Store(c)
+	defer s.current.Store(nil)
 	whileConnected, stop := context.WithCancel(ctx)
 	var detecting sync.WaitGroup
 	detecting.Go(func() { c.pauses.run(whileConnected, s.config.ProbeInterval, c.handleGap) })
@@ -80,6 +83,9 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 // subscribed is called when the broker has acknowledged the subscriptions: the session is up.
 func (s *session) subscribed() {
 	s.status.setSubscribed()
+	if s.carriesRequests && s.env.Connected != nil {
+		s.env.Connected()
+	}
 	s.setStatus(true, "connected")
 	s.env.Log.Info("broker session up", "client", s.clientID)
 }

@@ -58,6 +58,9 @@ func (c *connection) serve(ctx, subscribeCtx context.Context) error {
 			c.sender.set(nil, deniedError{err}) // the session is of use without it
 		} else {
 			c.sender.set(c.client, nil)
+			if c.replies.Begun != nil {
+				c.replies.Begun()
+			}
 		}
 		defer c.sender.set(nil, errNotConnected)
 	}

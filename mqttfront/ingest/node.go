@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -13,7 +14,10 @@ import (
 )
 
 // NodeSession is the session that a node has whether it leads or not. All methods are safe for concurrent use.
-type NodeSession struct{ *session }
+type NodeSession struct {
+	*session
+	rejoin atomic.Pointer[string] // address that Rejoin was called with last; nil if that is done
+}
 
 // NewNodeSession returns a node's session that is not connected yet. requests says whether it subscribes to requests. If not, it only shows whether the
 // broker can be reached, and does not use the barrier. replies may be empty.
@@ -21,13 +25,34 @@ func NewNodeSession(config *Config, env *Environment, handler Handler, barrier *
 	clientID, topic := config.NodeClientID(), fmt.Sprintf("holdfast/%s/%s/probe", config.Cluster, config.Node)
 	s := newSession(config, env, handler, barrier, clientID, topic, env.Wall)
 	s.carriesRequests, s.probes.carriesRequests, s.connected, s.replies = requests, requests, env.Metrics.connected, replies
-	return &NodeSession{s}
+	return &NodeSession{session: s}
 }
 
 // Publish publishes a message at QoS 1 by the session's connection, and waits for its PUBACK. It fails while there is no connection, and if
 // the broker has refused the subscription of the replies.
 func (s *NodeSession) Publish(ctx context.Context, message *paho.Publish) error {
 	return s.sender.publish(ctx, message)
+}
+
+// errRejoin says that the node is to go to the broker of the others.
+var errRejoin = errors.New("going to the broker of the other nodes")
+
+// Rejoin ends the connection. The next one goes to the address if it is one of those that are
+// configured, else to the next of them. It does nothing if there is only one.
+func (s *NodeSession) Rejoin(address string) {
+	c := s.current.Load()
+	if c == nil || len(s.env.Login.Dialer.Addresses) < 2 {
+		return
+	}
+	s.rejoin.Store(&address)
+	c.end(errRejoin)
+}
+
+// nextBroker chooses the address of the next connection.
+func (s *NodeSession) nextBroker() {
+	if address := s.rejoin.Swap(nil); address == nil || !s.env.Login.Dialer.Prefer(*address) {
+		s.env.Login.Dialer.Next()
+	}
 }
 
 // UpSince reports whether the session has been up without interruption since a moment.
@@ -92,7 +117,7 @@ func (s *NodeSession) Run(ctx context.Context) {
 			logged = text
 			s.env.Log.Warn("no broker session", "was_up", wasUp, "error", err)
 		}
-		s.env.Login.Dialer.Next()
+		s.nextBroker()
 		s.env.Pause(ctx, delay)
 		delay = min(2*delay, s.config.BackoffMax)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -32,6 +33,8 @@ type traits struct {
 type Replies struct {
 	Topic   string
 	Receive func(*paho.Publish)
+	// Begun is called when the topic is subscribed to; it may be nil.
+	Begun func()
 }
 
 // sender publishes by the connection that a session has.
@@ -80,6 +83,7 @@ type session struct {
 	connected prometheus.Gauge
 	// cleanStart says that the broker still has a session that it was asked to discard (endSession). The next CONNECT then asks for a clean start.
 	cleanStart bool
+	current    atomic.Pointer[connection] // nil between two connections
 }
 
 // newSession returns a session that is not connected yet. topic is the topic of its probes. wall is the clock that the probes carry, in milliseconds since
@@ -91,6 +95,9 @@ func newSession(config *Config, env *Environment, handler Handler, barrier *Barr
 		probes: &prober{config: config, env: env, barrier: barrier, drop: handler.DropSince, topic: topic, wall: wall, proberID: env.Random(), start: time.Now()},
 	}}
 }
+
+// Broker returns the address of the broker of the last connection; empty before the first one.
+func (s *session) Broker() string { return s.status.brokerAddress() }
 
 // Silence returns how long the session has been down or, while it is up, has delivered nothing. While it is up, Silence is 0 until nothing has arrived for 1.5
 // probe intervals, and as long as Handler.Blocked returns true.

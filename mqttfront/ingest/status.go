@@ -17,6 +17,7 @@ type status struct {
 	subscribedAt time.Time // when the broker acknowledged the subscriptions of the last connection, or when the status was created
 	up           bool
 	changed      time.Time // the time of the last change of up
+	broker       string    // address of the broker of the last connection
 	text         string    // the state of the connection, for logs and health checks
 }
 
@@ -45,6 +46,19 @@ func (s *status) setSubscribed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.subscribedAt = time.Now()
+}
+
+// setBroker records to which address the last connection goes.
+func (s *status) setBroker(address string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broker = address
+}
+
+func (s *status) brokerAddress() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.broker
 }
 
 // subscribed returns when setSubscribed was called last.

@@ -317,7 +317,7 @@ func (p *process) run(ctx context.Context) error {
 		Stores: stores, Transport: links, Client: network,
 		Clock:     cluster.Clock{Wall: h.wall, Monotonic: func() time.Duration { return time.Since(base) }},
 		Random:    random,
-		FreeSpace: h.disk.free, Exit: p.exit, Log: p.log, Metrics: cluster.NewMetrics(p.registry),
+		FreeSpace: h.disk.free, Broker: p.front.Meeting(), Exit: p.exit, Log: p.log, Metrics: cluster.NewMetrics(p.registry),
 	}, observer{front, h, p.mount.dead})
 	if err != nil {
 		return errors.Join(err, closeLinks()) // it may be closed already: a second time does no harm
