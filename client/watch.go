@@ -310,7 +310,11 @@ func (c *Client) handleNotification(suffix string, p *paho.Publish) {
 		c.config.Log.Warn("malformed notification ignored", "key", string(key), "error", err)
 		return
 	}
-	version, err := hlc.Parse(p.Properties.User.Get("__ts"))
+	text := p.Properties.User.Get("__ts")
+	if text == "" {
+		return // no change: the store finds out whether this client is still there
+	}
+	version, err := hlc.Parse(text)
 	if err != nil {
 		c.config.Log.Warn("notification without a valid __ts ignored", "key", string(key), "error", err)
 		return

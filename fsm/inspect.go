@@ -2,9 +2,12 @@ package fsm
 
 import (
 	"math"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"holdfast/hlc"
+	"holdfast/internal/glob"
 )
 
 // The methods of Machine in this file may run at the same time as Read and as each other, but not as Apply or Restore.
@@ -138,6 +141,55 @@ func (m *Machine) HasWatches(clientID string) (watches bool) {
 		return false
 	})
 	return watches
+}
+
+// WatchesNearlyFull reports whether the watches use four fifths of one of their limits.
+func (m *Machine) WatchesNearlyFull() bool {
+	limits, w := &m.settings.Limits, &m.watches
+	const part, whole = 4, 5
+	return int64(w.len())*whole >= limits.Watches*part || w.bytes*whole >= limits.WatchBytes*part ||
+		w.patterns.weight*whole >= maxPatternWeight*part
+}
+
+// maxRepeatVisits bounds the keys that Repeat visits for a watch of a pattern.
+const maxRepeatVisits = 100
+
+// Repeat returns a notification that tells the client of a watch what a key that it watches has now. It is
+// no change, and has no version. If it finds no subscriber, the client is gone. ok is false for a watch of a
+// pattern of which no key is found soon that matches, and that the client may read.
+func (m *Machine) Repeat(w *WatchInfo) (event Event, ok bool) {
+	if !w.Pattern {
+		found, exists := m.values.find([]byte(w.Key))
+		return m.repeat(w, w.Key, found, exists && found.deadline > m.now)
+	}
+	pattern, err := glob.Compile(w.Key)
+	if err != nil {
+		return Event{}, false // a pattern that is watched compiles
+	}
+	visits := 0
+	m.scanKeys(pattern.Prefix(), "", func(r *record) bool {
+		visits++
+		if utf8.ValidString(r.key()) && pattern.MatchText(r.key()) {
+			event, ok = m.repeat(w, r.key(), r, true)
+		}
+		return !ok && visits < maxRepeatVisits
+	})
+	return event, ok
+}
+
+// repeat returns the notification about one key, which has found if it exists.
+func (m *Machine) repeat(w *WatchInfo, key string, found *record, exists bool) (Event, bool) {
+	receivers, _ := m.watches.lookup(key)
+	at := slices.IndexFunc(receivers, func(r Receiver) bool { return r.ClientID == w.ClientID })
+	if at < 0 {
+		return Event{}, false
+	}
+	// Index is one more than the last: a KEYNOTIFY up to now came before the notification.
+	event := Event{Index: m.index + 1, Key: key, At: m.now, Receivers: receivers[at : at+1]}
+	if event.Deleted = !exists; exists {
+		event.Value = found.value()
+	}
+	return event, true
 }
 
 // EndCommand returns the command that ends the watch, whatever its age.

@@ -119,7 +119,7 @@ type Event struct {
 	Key       string
 	Value     string
 	Deleted   bool
-	Version   hlc.Timestamp // of the new value, or of the one that was removed
+	Version   hlc.Timestamp // of the new value, or of the one that was removed; zero if this is no change (Repeat)
 	At        int64         // cluster time of the change, in milliseconds
 	Receivers []Receiver
 }

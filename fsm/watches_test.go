@@ -2,8 +2,11 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+
+	"holdfast/internal/policy"
 )
 
 func TestWatchesNotifyOfEachChange(t *testing.T) {
@@ -147,5 +150,51 @@ func TestWatchMadeAtTheTimeOfTheDisconnectEnds(t *testing.T) {
 		if got := len(l.m.ListWatches("k", "w", WatchInfo{}, 10)); got != disconnect.left {
 			t.Errorf("after a disconnect at %d: %d watches, want %d", disconnect.at, got, disconnect.left)
 		}
+	}
+}
+
+// A repeated notification tells what a key has now, to one client, and only if a change would be told to it, too.
+func TestRepeatedNotificationTellsWhatIsThere(t *testing.T) {
+	l := newLeaderOf(t, Version)
+	l.do(l.set("line/1", "on"))
+	for _, w := range []Command{watching("a", "line/1"), watching("b", "line/2"), watchingPattern("c", "line/*"), watchingPattern("d", "none/*")} {
+		l.want("watch", l.do(w), CodeOK, NoError)
+	}
+	repeated := func() (all []string) {
+		for _, w := range l.m.ListWatches("", "", WatchInfo{}, 10) {
+			event, ok := l.m.Repeat(&w)
+			if !ok {
+				all = append(all, w.ClientID+": nothing")
+				continue
+			}
+			all = append(all, notified(&EntryOutcome{Events: []Event{event}})...)
+			if !event.Version.IsZero() || len(event.Receivers) != 1 {
+				t.Errorf("%+v", event)
+			}
+			end := Command{Kind: KindWatchEnd, Key: []byte(event.Key), NotificationIndex: event.Index, ChangedAt: event.At}
+			end.Principal.ClientID = w.ClientID
+			l.do(end)
+		}
+		return all
+	}
+	want := []string{"c: line/1 SET on", "a: line/1 SET on", "b: line/2 DEL", "d: nothing"}
+	if got := repeated(); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := l.m.Status().Watches; got != 4 {
+		t.Fatalf("%d watches are left that were made just now", got)
+	}
+	compiled, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"a"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.configure(func(s *Settings) { s.Policy = compiled })
+	l.pass(watchGrace)
+	want[0] = "c: nothing" // it may not read the key any more
+	if got := repeated(); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := l.m.Status().Watches; got != 2 { // of c and d
+		t.Errorf("%d watches are left without a subscriber", got)
 	}
 }

@@ -35,6 +35,7 @@ type Metrics struct {
 	TakenUp     prometheus.Counter
 	Disconnects *prometheus.CounterVec // result
 
+	WatchesTested  prometheus.Counter
 	WithoutSession prometheus.Counter
 	otherStore     prometheus.Gauge
 }
@@ -62,11 +63,12 @@ func New(registry prometheus.Registerer) *Metrics {
 		Unreported:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that were left out of a report to the other nodes because it was full: these keep them until the requests expire."}),
 		TakenUp:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_held_requests_taken_up_total", Help: "Requests that only other nodes held when this one led."}),
 	}
+	m.WatchesTested = prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_watches_tested_total", Help: "Notifications that were repeated, because the watches are nearly as many as may be, to find out whether their clients are still there."})
 	m.WithoutSession = prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_without_session_total", Help: "How often a leader published on a new connection before its own session was up, because that took too long or requests waited for room."})
 	m.Ingest = ingest.NewMetrics(registry, m.HeldDropped.WithLabelValues("stale"))
 	m.Disconnects = vector("holdfast_departures_total", "Client disconnects that the broker reported: logged, no_watches (there was no watch to end), or dropped (by a node that does not lead: its queue was full).", "result")
 	registry.MustRegister(m.otherStore, m.Disconnects, m.Refused, m.Subscribed, m.requests, m.Ignored, seconds, m.Held, m.HeldDropped,
-		m.Kicked, m.Unreported, m.TakenUp, m.WithoutSession)
+		m.Kicked, m.Unreported, m.TakenUp, m.WatchesTested, m.WithoutSession)
 	for stage, name := range [stageCount]string{StageQueue: "queue", StageCommit: "commit", StagePublish: "publish"} {
 		m.stages[stage] = seconds.WithLabelValues(name)
 	}

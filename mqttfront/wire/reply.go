@@ -104,6 +104,7 @@ func appendResult(dst []byte, result *fsm.Result) []byte {
 }
 
 // EncodeNotification returns the packet that notifies a client of a change, and that expires after the time left.
+// Without a version it is no change, and has no __ts.
 func EncodeNotification(event *fsm.Event, receiver *fsm.Receiver, left time.Duration) *packets.Publish {
 	var payload []byte
 	switch {
@@ -116,7 +117,9 @@ func EncodeNotification(event *fsm.Event, receiver *fsm.Receiver, left time.Dura
 	}
 	p := newPublish(topics.Notification(receiver.ClientID, event.Key), payload)
 	p.setExpiry(left)
-	p.add("__ts", event.Version.String())
+	if !event.Version.IsZero() {
+		p.add("__ts", event.Version.String())
+	}
 	p.add("__protVer", protocolVersion)
 	return &p.publish
 }

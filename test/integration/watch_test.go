@@ -318,3 +318,32 @@ func TestSettingsChangeTheProtocol(t *testing.T) {
 		must(t, p.call(request{payload: array("set", "k", "w", "ifver", "1:0:StateStore"), properties: ts}), ":-1\r\n")
 	})
 }
+
+// † The watches of clients that died end when there are nearly as many as may be: others are not refused for ever because of
+// a client that crashes again and again with another id. A client that is there keeps its watch.
+func TestWatchesOfDeadClientsMakeRoom(t *testing.T) {
+	target := startBehindMosquitto(t, "--limits.watches", "10") // the embedded broker tells who disconnects
+	alive := connect(t, target, "alive", true)
+	must(t, alive.call(request{payload: array("KEYNOTIFY", "k")}), "+OK\r\n")
+	for i := range 9 {
+		p := connect(t, target, fmt.Sprint("dead-", i), true)
+		must(t, p.call(request{payload: array("KEYNOTIFY", "k")}), "+OK\r\n")
+		if err := p.client.Disconnect(&paho.Disconnect{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := connect(t, target, "late", true)
+	testwait.Until(t, "there is room for another watch", func() bool {
+		return string(late.call(request{payload: array("KEYNOTIFY", "k")}).Payload) == "+OK\r\n"
+	})
+	must(t, connect(t, target, "writer", false).call(request{payload: array("SET", "k", "v"), properties: []string{"__ts", now()}}), "+OK\r\n")
+	for {
+		n := alive.receive()
+		if string(n.Payload) == "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n" {
+			break
+		}
+		if string(n.Payload) != "*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n" { // the key is not there, once more
+			t.Fatalf("%q", n.Payload)
+		}
+	}
+}

@@ -140,6 +140,9 @@ func (c *Client) Receive(topic string, payload []byte, properties *packets.Prope
 }
 
 func (c *Client) receiveNotification(rest, topic string, payload []byte, version hlc.Timestamp) {
+	if version.IsZero() {
+		return // no change: the store finds out whether this client is still there
+	}
 	parts := strings.Split(rest, "/")
 	notification, err := resp.ReadNotification(payload)
 	key, keyErr := hex.DecodeString(parts[len(parts)-1])
