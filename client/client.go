@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -36,6 +37,8 @@ type Config struct {
 	Username  string
 	Password  []byte      // at most 65,535 bytes
 	TLS       *tls.Config // for mqtts
+	// Dial opens the network connection to host:port, as through a proxy. TLS comes on top of it. Default: TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 
 	// InvokeTopic is where requests are published. Default: the state store's. A stand-in for the store may listen elsewhere.
 	InvokeTopic string
@@ -158,7 +161,7 @@ func (c *Client) applyDefaults() error {
 		c.nodeID = hex.EncodeToString(sum[:16])
 	}
 	c.responseTopic = "clients/" + c.config.ClientID + "/services/statestore/_any_/command/invoke/response"
-	c.dialer = &mqttconn.Dialer{TLS: c.config.TLS, Timeout: c.config.Timeout}
+	c.dialer = &mqttconn.Dialer{TLS: c.config.TLS, Timeout: c.config.Timeout, Network: c.config.Dial}
 	for _, text := range c.config.Addresses {
 		address, err := mqttconn.ParseAddress(text)
 		if err != nil {

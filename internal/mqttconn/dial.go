@@ -68,7 +68,7 @@ type Dialer struct {
 	// Renew returns a new configuration for each connection, because the files that it is made from may change. It takes precedence over TLS. It may be nil.
 	Renew   func() (*tls.Config, error)
 	Timeout time.Duration // bounds an attempt to connect to one address, with its TLS handshake; required
-	// Network replaces the network, in tests; nil is TCP.
+	// Network opens the network connection; nil is TCP.
 	Network func(ctx context.Context, address string) (net.Conn, error)
 
 	first atomic.Uint32 // index of the address with which the next Dial begins

@@ -116,3 +116,10 @@ func SkewedClock() Mutant {
 }`},
 	}}
 }
+
+// NoBootTime is a build in which package client does not know for how long the machine was suspended: in virtual time nothing is.
+func NoBootTime() Mutant {
+	return Mutant{Name: "no_boot_time", What: "time that the machine was suspended is unknown", Edits: []overlay.Edit{
+		{File: "client/moment_linux.go", Old: "\tif unix.ClockGettime", New: "\tif known := false; !known || unix.ClockGettime"},
+	}}
+}

@@ -11,7 +11,7 @@ import (
 // TestMutantsCompile also checks that the old text of each edit occurs exactly once: Overlay fails otherwise.
 func TestMutantsCompile(t *testing.T) {
 	names := make(map[string]bool)
-	for _, m := range append(All(), Version1(), SkewedClock()) {
+	for _, m := range append(All(), Version1(), SkewedClock(), NoBootTime()) {
 		t.Run(m.Name, func(t *testing.T) {
 			if names[m.Name] {
 				t.Fatal("two mutants have this name")
@@ -22,7 +22,7 @@ func TestMutantsCompile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if output, err := exec.Command("go", "build", "-overlay", written, "holdfast/fsm", "holdfast/cluster", "holdfast/mqttfront").CombinedOutput(); err != nil {
+			if output, err := exec.Command("go", "build", "-overlay", written, "holdfast/fsm", "holdfast/cluster", "holdfast/mqttfront", "holdfast/client").CombinedOutput(); err != nil {
 				t.Errorf("%v: %s", err, output)
 			}
 		})

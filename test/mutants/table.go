@@ -8,7 +8,7 @@ import (
 
 // All returns the mutants, by the part that they break.
 func All() []Mutant {
-	return slices.Concat(stateMachine(), raftLog(), replication(), frontEnd(), mirrors(), takeover())
+	return slices.Concat(stateMachine(), raftLog(), replication(), frontEnd(), mirrors(), takeover(), clientLibrary())
 }
 
 // one returns a mutant that consists of one edit.
@@ -290,5 +290,20 @@ func takeover() []Mutant {
 		},
 		one("watermark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications, unanswered", "mqttfront/role/leadership.go",
 			"\tl.republishLocked(m)\n", "\tl.republishLocked(m)\n\tl.store.SetPublished(m.Status().Index)\n"),
+	}
+}
+
+// clientLibrary are mutants of package client.
+func clientLibrary() []Mutant {
+	const locks, followers = "locks of apps", "followers of apps"
+	return []Mutant{
+		one("lock_renewed_late", "a lock that has expired is renewed, and counts as held", locks, "client/lock.go",
+			"sentAt, left := now(), l.ttl-renewedAt.elapsed()", "sentAt, left := now(), l.ttl").shownBy("broker cut off", "partition", "kill all"),
+		one("fence_unsent", "the client does not send fencing tokens", locks, "client/call.go",
+			"\tif !token.IsZero() {\n\t\tproperties.User.Add(", "\tif false {\n\t\tproperties.User.Add("),
+		one("gaps_untold", "a watcher is not told of gaps", followers, "client/watch.go",
+			"\tif w.ended || (w.gapped && len(w.events) > 0) {\n\t\treturn\n", "\tif len(w.events) >= 0 {\n\t\treturn\n"),
+		one("pass_covers_later_gaps", "a pass counts as the answer to a gap that came amid it", followers, "client/follow.go",
+			"\t\t\tdue = due || event.Kind == EventGap\n", "\t\t\tdue = due || event.Kind == EventGap && current == nil\n"),
 	}
 }

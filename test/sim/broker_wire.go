@@ -9,6 +9,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
 )
 
 // serve speaks MQTT with a node over one connection.
@@ -85,6 +86,9 @@ func (b *broker) handlePacket(c *conn, a *attachment, packet *packets.ControlPac
 		m := &message{topic: content.Topic, payload: content.Payload, properties: content.Properties, retain: content.Retain}
 		if content.Properties.MessageExpiry != nil {
 			m.expires = time.Now().Add(time.Duration(*content.Properties.MessageExpiry) * time.Second)
+		}
+		if m.topic == topics.Invoke {
+			m.properties.User = append(m.properties.User, packets.User{Key: stampProperty, Value: a.session.id})
 		}
 		b.published(content)
 		var receivers []string

@@ -90,7 +90,9 @@ func (e *executions) record(command *fsm.Command, result *fsm.Result, term uint6
 }
 
 // hasOneWriter reports whether a value is written by one request only.
-func hasOneWriter(key, value string) bool { return value != "" && !strings.HasPrefix(key, "lock/") }
+func hasOneWriter(key, value string) bool {
+	return value != "" && !strings.HasPrefix(key, "lock/") && !strings.HasPrefix(key, "app/")
+}
 
 // effect returns when a SET first took effect, and the host whose node executed it then, nil if that is not known. ok is false if it took no effect.
 func (e *executions) effect(o *history.Op) (at time.Duration, by *host, ok bool) {

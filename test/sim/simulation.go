@@ -181,6 +181,7 @@ func (s *simulation) live() {
 		s.clients = append(s.clients, c)
 		return c.Client
 	}, false)
+	apps := s.startApps()
 	watched := make(chan struct{})
 	s.load.Go(func() { s.watchBounds(watched) })
 	s.injectFaults()
@@ -191,6 +192,7 @@ func (s *simulation) live() {
 	}
 	s.recoverWithin(prober, s.tunables.recoveryTime(), "after the last fault")
 	s.load.StopClients()
+	apps.end()
 	s.converge()
 	s.checkMirrors()
 	s.finalReads(prober)

@@ -50,6 +50,9 @@ func random() []overlay.Edit {
 		replace("runtime/select.go", "j := cheaprandn(uint32(norder + 1))", "j := uint32((uint64(simRand32()) * uint64(norder+1)) >> 32)"),
 		replace("runtime/sema.go", "s.ticket = cheaprand() | 1", "s.ticket = simRand32() | 1"),
 		replace("runtime/time.go", "t.rand = cheaprand()", "t.rand = simRand32()"),
+		after("crypto/rand/rand.go", "//\n//go:linkname fatal\nfunc fatal(string)\n", "\n//go:linkname simRandom runtime.rand\nfunc simRandom() uint64\n"),
+		after("crypto/rand/rand.go", "func Read(b []byte) (n int, err error) {\n",
+			"if simulated := true; simulated { for i := range b { b[i] = byte(simRandom()) }; return len(b), nil }\n"),
 		replace("runtime/mprof.go", "var MemProfileRate int = 512 * 1024", "var MemProfileRate int = 0"),
 	}
 }

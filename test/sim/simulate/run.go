@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -37,7 +38,7 @@ func build(ctx context.Context, folder string, broken ...mutants.Mutant) (string
 	if err := golib.Add(edited); err != nil {
 		return "", err
 	}
-	if err := mutants.Add(ctx, edited, broken...); err != nil {
+	if err := mutants.Add(ctx, edited, append(slices.Clone(broken), mutants.NoBootTime())...); err != nil {
 		return "", err
 	}
 	for _, m := range broken {
