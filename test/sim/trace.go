@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"regexp"
 	"strings"
 	"time"
 
@@ -45,14 +46,15 @@ func (t *trace) add(who, format string, args ...any) {
 	})
 }
 
-// WriteTo implements io.WriterTo.
+// WriteTo implements io.WriterTo. It hides addresses of memory, which hashicorp/raft logs: two runs of one pair
+// have the same text.
 func (t *trace) WriteTo(w io.Writer) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	buffered := bufio.NewWriter(w)
-	written := int64(0)
+	written, addresses := int64(0), regexp.MustCompile(`\b0x?[0-9a-f]{9,16}\b`)
 	for _, line := range t.lines {
-		n, err := fmt.Fprintf(buffered, "%11.6f %-10s %s\n", line.at.Seconds(), line.who, line.text)
+		n, err := fmt.Fprintf(buffered, "%11.6f %-10s %s\n", line.at.Seconds(), line.who, addresses.ReplaceAllString(line.text, "(address)"))
 		if written += int64(n); err != nil {
 			return written, err
 		}
