@@ -151,6 +151,10 @@ func (m *Machine) WatchesNearlyFull() bool {
 		w.patterns.weight*whole >= maxPatternWeight*part
 }
 
+// PatternWeight returns the sum of the weights of all watched patterns: an upper bound on what a byte of a key costs
+// when the key changes.
+func (m *Machine) PatternWeight() int { return m.watches.patterns.weight }
+
 // maxRepeatVisits bounds the keys that Repeat visits for a watch of a pattern.
 const maxRepeatVisits = 100
 

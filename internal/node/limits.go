@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"time"
 
 	"holdfast/cluster"
 	"holdfast/fsm"
@@ -25,4 +26,19 @@ func limitNotes(limits *fsm.Limits, state *fsm.Status, memory int64) (notes []st
 			"Set limits.totalBytes to auto, or to a quarter of the memory of the smallest member, on any node", limits.TotalBytes, memory))
 	}
 	return notes
+}
+
+// versionsAhead is how far versions may be ahead of the cluster's clock without a note. A client's timestamp may be
+// ahead by a minute, and raises them.
+const versionsAhead = 2 * time.Minute
+
+// aheadNote returns a note if the newest version is far ahead of the cluster's clock. Both are in milliseconds since
+// the Unix epoch; 0 is unknown.
+func aheadNote(newest, clock int64) string {
+	ahead := time.Duration(newest-clock) * time.Millisecond
+	if clock == 0 || ahead <= versionsAhead {
+		return ""
+	}
+	return fmt.Sprintf("versions are %v ahead of the clock, as after clocks of a majority were wrong: they still grow, and nothing is lost, "+
+		"but they do not tell when a value was set until the clock has come that far", ahead.Round(time.Second))
 }

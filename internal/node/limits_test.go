@@ -35,3 +35,16 @@ func TestNearLimitsAreNoted(t *testing.T) {
 		})
 	}
 }
+
+// After an hour in which the clocks of a majority were wrong, versions are an hour ahead: that is noted.
+func TestVersionsAheadOfTheClockAreNoted(t *testing.T) {
+	const clock = 1_700_000_000_000
+	for newest, want := range map[int64]bool{0: false, clock - 1: false, clock + 60_000: false, clock + 3_600_000: true} {
+		if note := aheadNote(newest, clock); (note != "") != want || want && !strings.Contains(note, "1h0m0s ahead") {
+			t.Errorf("%d ms ahead: %q", newest-clock, note)
+		}
+	}
+	if note := aheadNote(clock, 0); note != "" {
+		t.Errorf("without a clock: %q", note)
+	}
+}

@@ -206,6 +206,9 @@ func (n *Node) Warnings() (notes []string) {
 	if _, err := n.Cluster.ClockOffset(); err != nil {
 		notes = append(notes, err.Error())
 	}
+	if note := aheadNote(n.Cluster.Status().State.Clock.Wall, n.Cluster.ClusterClock()); note != "" {
+		notes = append(notes, note)
+	}
 	if n.policyIsForgeable() {
 		notes = append(notes, forgeable)
 	}

@@ -11,6 +11,8 @@ import (
 type Request struct {
 	wire.Request
 	Arrived time.Time // when it was taken from the connection
+	// Weight is as how many operations the request counts in its client's share, while it is under way at a leader.
+	Weight int
 	// EstimatedSendTime compares copies of a request: a copy was sent later if it exceeds that of the other by more than expiryRounding. It is the message's
 	// deadline, because a client sends copies with one message expiry, or the arrival time if there is no deadline. Absorb does not change it.
 	EstimatedSendTime time.Time

@@ -3,6 +3,8 @@ package role
 import (
 	"time"
 
+	"holdfast/fsm"
+	"holdfast/internal/glob"
 	"holdfast/mqttfront/pending"
 )
 
@@ -11,6 +13,8 @@ type load struct {
 	busy    int // requests
 	clients clientShares
 	scans   scans
+	// patterns is the weight of all patterns that are watched (fsm.Machine.PatternWeight), as it was up to a second ago.
+	patterns int
 	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average over all leaderships.
 	turnaround time.Duration
 }
@@ -22,13 +26,14 @@ func newLoad(config *Config) load {
 // add counts a request as executing or answering.
 func (u *load) add(r *pending.Request) {
 	u.busy++
-	u.clients.add(r.ClientKey(), operationsOf(r), r.Size)
+	r.Weight = u.weightOf(r)
+	u.clients.add(r.ClientKey(), r.Weight, r.Size)
 }
 
 // remove ends what add began.
 func (u *load) remove(r *pending.Request) {
 	u.busy--
-	u.clients.remove(r.ClientKey(), operationsOf(r), r.Size)
+	u.clients.remove(r.ClientKey(), r.Weight, r.Size)
 	u.scans.move(r.ClientKey(), &r.Scan, pending.ScanNone)
 }
 
@@ -38,15 +43,40 @@ func (u *load) overloadReason(r *pending.Request, waited, limit time.Duration) s
 	switch {
 	case waited > limit:
 		return "age"
-	case u.clients.full(r.ClientKey(), operationsOf(r), r.Size):
+	case u.clients.full(r.ClientKey(), u.weightOf(r), r.Size):
 		return "client_share"
 	default:
 		return ""
 	}
 }
 
-// operationsOf returns how many operations a request counts as: a transaction as many as it has.
-func operationsOf(r *pending.Request) int { return max(1, len(r.Command.Operations)) }
+// stepsPerOperation is how many bytes every member may compare with the patterns of watches, to find who is
+// notified of a change, for what counts as one more operation: about as long as the rest of a SET takes.
+const stepsPerOperation = 25_000
+
+// weightOf returns how many operations a request counts as: a transaction as many as it has, and a change of
+// a long key for more where many patterns are watched. Otherwise one client that changes keys of 4 KB could
+// keep all members busy with patterns.
+func (u *load) weightOf(r *pending.Request) int {
+	if len(r.Command.Operations) == 0 {
+		return 1 + u.matching(&r.Command)
+	}
+	weight := len(r.Command.Operations)
+	for i := range r.Command.Operations {
+		weight += u.matching(&r.Command.Operations[i])
+	}
+	return weight
+}
+
+// matching returns as how many operations it counts to find the watches of patterns for a change.
+func (u *load) matching(change *fsm.Command) int {
+	switch change.Kind {
+	case fsm.KindSet, fsm.KindDel, fsm.KindVDel:
+		return min(len(change.Key), glob.MaxWatchedKey) * u.patterns / stepsPerOperation
+	default:
+		return 0
+	}
+}
 
 // clientShares counts what each client has under way at a leader, so that one client cannot take all the room there is. The zero value
 // has no room. It is not safe for concurrent use.

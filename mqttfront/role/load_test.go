@@ -2,7 +2,9 @@ package role
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"holdfast/fsm"
 	"holdfast/mqttfront/pending"
@@ -140,5 +142,46 @@ func TestEndedScansLeaveNothingBehind(t *testing.T) {
 	}
 	if len(s.byClient) != 0 || s.all != (scanCount{}) {
 		t.Errorf("%+v", s)
+	}
+}
+
+// † A change of a long key counts for more where many patterns are watched: one client cannot keep all members busy with
+// patterns.
+func TestChangesCountByThePatternsTheyMeet(t *testing.T) {
+	f, s := newNode(t, func(c *Config) { c.RequestsPerClient = 4096 })
+	const patterns = 1000
+	var commands []fsm.Command
+	for client := range 10 {
+		for i := range patterns / 10 {
+			watch := fsm.Command{Kind: fsm.KindKeyNotify, Key: fmt.Appendf(nil, "*%d", i), Pattern: true, Principal: principal(fmt.Sprint(client))}
+			commands = append(commands, watch)
+		}
+	}
+	for index, data := range [][]byte{
+		fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: 1, Version: fsm.Version}}}),
+		fsm.AppendEntry(nil, &fsm.Entry{Term: 1, Number: 1, Commands: commands}),
+	} {
+		if _, err := s.machine.Apply(uint64(index+1), 1, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serve(f)
+	leading(f).testSomeWatches(&watchTest{}, time.Now())
+	long := strings.Repeat("k", 4000)
+	weight := 1 + 4000*patterns/stepsPerOperation
+	for n := range 4096/weight + 2 {
+		arrive(f, fmt.Sprintf("*2\r\n$3\r\nDEL\r\n$4000\r\n%s\r\n", long), fmt.Sprintf("%016d", n), "__srcId", "greedy")
+	}
+	refused := 0
+	for i := range s.proposed {
+		if s.proposed[i].Kind == fsm.KindReject {
+			refused++
+		}
+	}
+	if want := 2; refused != want {
+		t.Errorf("%d of %d requests are refused, want %d; each counts as %d operations", refused, len(s.proposed), want, weight)
+	}
+	if arrive(f, del, "0123456789abcdef", "__srcId", "modest"); s.proposed[len(s.proposed)-1].Kind != fsm.KindDel {
+		t.Error("another client is refused")
 	}
 }

@@ -28,7 +28,7 @@ type watchTest struct {
 	pause time.Time // when the next pass may begin
 }
 
-// testWatches tests watches until the context ends.
+// testWatches tests watches until the context ends. It also tells load what the watched patterns weigh.
 func (l *Leader) testWatches(ctx context.Context) {
 	ticker := time.NewTicker(watchTestInterval)
 	defer ticker.Stop()
@@ -46,6 +46,7 @@ func (l *Leader) testWatches(ctx context.Context) {
 // testSomeWatches tests the next watches of a pass, if there are too many watches.
 func (l *Leader) testSomeWatches(test *watchTest, now time.Time) {
 	l.store.View(func(m *fsm.Machine) { // within, so that nothing is applied before the notifications are queued
+		l.setPatternWeight(m.PatternWeight())
 		if now.Before(test.pause) || !m.WatchesNearlyFull() {
 			return
 		}
@@ -61,6 +62,12 @@ func (l *Leader) testSomeWatches(test *watchTest, now time.Time) {
 			*test = watchTest{pause: now.Add(watchTestPause)}
 		}
 	})
+}
+
+func (l *Leader) setPatternWeight(weight int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.load.patterns = weight
 }
 
 // repeat sends a notification that belongs to no entry.
