@@ -157,5 +157,16 @@ func (x *patternIndex) cost(key string) (cost int) {
 	return cost
 }
 
+// MatchCost returns an upper bound on the bytes that are compared to find the watches of patterns for a change, if the
+// patterns have this weight in all (Machine.PatternWeight). It is 0 for a command that changes no key.
+func (c *Command) MatchCost(patternWeight int) int {
+	switch c.Kind {
+	case KindSet, KindDel, KindVDel:
+		return min(len(c.Key), glob.MaxWatchedKey) * patternWeight
+	default:
+		return 0
+	}
+}
+
 // has reports whether a client watches any pattern.
 func (x *patternIndex) has(clientID string) bool { return x.perClient[clientID] > 0 }
