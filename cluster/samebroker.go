@@ -3,7 +3,6 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,9 +16,11 @@ import (
 var ErrOtherBroker = errors.New("not at the same broker as the others")
 
 const (
-	// unheardLimit is how long a question must be unheard until its member counts as one that is at
-	// another broker.
-	unheardLimit = 4 * time.Second
+	// unheardLimit is how long a question must be unheard until it counts as lost.
+	unheardLimit = 3 * time.Second
+	// lostQuestions is how many questions of a member, one after the other, must be lost until it counts as
+	// one that is at another broker. The first may have been asked while nobody was subscribed.
+	lostQuestions = 2
 	// rejoinInterval is the least time between two attempts to go to another broker, or to hand the
 	// leadership over to those who are at another one.
 	rejoinInterval = 30 * time.Second
@@ -31,18 +32,19 @@ const (
 // receives the clients' requests. So a question that the broker has acknowledged, and that the leader
 // does not get, was given to another broker.
 type Broker interface {
-	// Asked returns the number of the latest question that the broker has acknowledged, and the
-	// address of that broker. Numbers grow. 0 is none.
-	Asked() (number uint64, address string)
-	// Heard returns the largest number of a question of a node that has arrived here; 0 is none.
-	Heard(node string) uint64
+	// Asked returns a random number that stands for the latest question, 0 unless the broker has
+	// acknowledged it, and at which place of its list of addresses the broker is, from 0.
+	Asked() (question uint64, place int)
+	// Heard reports whether a question of a member has arrived here lately.
+	Heard(question uint64) bool
 	// Delivered reports whether all that the broker had received before the moment has arrived here.
 	Delivered(moment time.Time) bool
+	// DeliveringSince returns when the session that receives the questions began.
+	DeliveringSince() time.Time
 	// Ask publishes a question soon.
 	Ask()
-	// Rejoin ends the session, and connects to the address if it is one of those that are configured,
-	// or to the next of them. It does nothing if there is only one.
-	Rejoin(address string)
+	// Rejoin ends the session, and connects to the address at this place, if it was at another one.
+	Rejoin(place int)
 }
 
 // sameBroker finds out whether the members are at one broker. update belongs to one goroutine; the
@@ -55,20 +57,20 @@ type sameBroker struct {
 	leader  func() raft.ServerID
 	serving func() bool
 
-	rejoined time.Time // when this member was last told to go to another broker; zero for never
-
-	questions map[raft.ServerID]question // of the leader: the members' questions
+	rejoined  time.Time                   // when this member was last told to go to another broker; zero for never
+	questions map[raft.ServerID]*question // of the leader: the members' questions
 
 	mu    sync.Mutex
 	heard map[raft.ServerID]peer.Hearing // of the leader
-	alone bool                           // of the leader: most voters are at another broker
+	alone bool                           // of the leader: more voters are at another broker than at its own
 	err   error                          // wraps ErrOtherBroker; nil if this member is where the others are
 }
 
-// question is a question that has not arrived yet when it was seen first.
+// question is the question of a member for which the leader waits.
 type question struct {
 	number uint64
-	since  time.Time
+	since  time.Time // when the leader learned of it
+	lost   int       // how many questions were lost, one after the other, before this one
 }
 
 // update is called after each poll of the other members.
@@ -82,52 +84,56 @@ func (b *sameBroker) update(now time.Time) {
 
 // listen compares what the members have asked with what has arrived.
 func (b *sameBroker) listen(now time.Time) {
-	voters, apart := 0, 0
-	questions, hearings := make(map[raft.ServerID]question), make(map[raft.ServerID]peer.Hearing)
-	var places []string
+	since := b.broker.DeliveringSince()
+	questions, hearings := make(map[raft.ServerID]*question), make(map[raft.ServerID]peer.Hearing)
+	together, elsewhere := 1, make(map[int]int) // voters that answer: at this broker, and at others by place
 	for _, server := range b.servers() {
-		votes := server.Suffrage == raft.Voter
-		if votes {
-			voters++
-		}
 		status, answered := b.peers.Of(server.ID)
 		if server.ID == b.id || !answered || !status.BrokerUp || status.Question == 0 {
 			continue
 		}
-		heard := b.broker.Heard(peer.NodeName(server.ID))
-		asked, known := b.questions[server.ID]
-		if !known || heard >= asked.number {
-			asked = question{status.Question, now}
+		asked := b.questions[server.ID]
+		if asked == nil || asked.since.Before(since) {
+			asked = &question{number: status.Question, since: now}
 		}
 		questions[server.ID] = asked
-		hearings[server.ID] = b.judge(heard, asked, now)
-		if votes && hearings[server.ID] == peer.Elsewhere {
-			apart++
-			places = append(places, fmt.Sprintf("%s at %s", peer.NodeName(server.ID), status.Broker))
+		hearings[server.ID] = b.judge(asked, status.Question, now)
+		switch {
+		case server.Suffrage != raft.Voter:
+		case hearings[server.ID] == peer.Elsewhere:
+			elsewhere[status.Place]++
+		default:
+			together++
 		}
 	}
 	b.questions = questions
+	_, own := b.broker.Asked()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.heard, b.alone, b.err = hearings, apart > 0 && voters-apart <= voters/2, nil
-	if b.alone {
-		_, own := b.broker.Asked()
-		b.err = fmt.Errorf("%w: this node leads at %s, and does not hear %s",
-			ErrOtherBroker, own, strings.Join(places, ", "))
+	b.heard, b.alone, b.err = hearings, false, nil
+	for place, voters := range elsewhere {
+		if voters > together || voters == together && place < own {
+			b.alone = true
+			b.err = fmt.Errorf("%w: this node leads at address %d of broker.addresses, and %d voters are at address %d",
+				ErrOtherBroker, own+1, voters, place+1)
+		}
 	}
 }
 
-// judge says whether a question has arrived. A broker may need a while to pass a message on, and a
-// queue may be long.
-func (b *sameBroker) judge(heard uint64, asked question, now time.Time) peer.Hearing {
+// judge says whether the questions of a member arrive. A broker may need a while to pass one on, and a queue
+// may be long. newest is the member's latest question.
+func (b *sameBroker) judge(asked *question, newest uint64, now time.Time) peer.Hearing {
 	switch {
-	case heard >= asked.number:
+	case b.broker.Heard(asked.number) || b.broker.Heard(newest):
+		*asked = question{number: newest, since: now}
 		return peer.Heard
-	case now.Sub(asked.since) >= unheardLimit && b.broker.Delivered(asked.since.Add(unheardLimit/2)):
-		return peer.Elsewhere
-	default:
-		return peer.Unheard
+	case newest != asked.number && now.Sub(asked.since) >= unheardLimit && b.broker.Delivered(asked.since.Add(unheardLimit/2)):
+		*asked = question{number: newest, since: now, lost: asked.lost + 1}
 	}
+	if asked.lost >= lostQuestions {
+		return peer.Elsewhere
+	}
+	return peer.Unheard
 }
 
 // follow does what the leader's answer asks for.
@@ -135,30 +141,30 @@ func (b *sameBroker) follow(now time.Time) {
 	b.questions = nil // what arrives here now says nothing
 	id := b.leader()
 	status, answered := b.peers.Of(id)
-	number, own := b.broker.Asked()
+	question, own := b.broker.Asked()
 	b.mu.Lock()
 	b.heard, b.alone = nil, false
 	rejoin := false
 	switch hearing := status.Heard[b.id]; {
-	case number == 0 || answered && hearing == peer.Heard:
+	case question == 0 || answered && hearing == peer.Heard:
 		b.err = nil
 	case answered && hearing == peer.Elsewhere:
-		b.err = fmt.Errorf("%w: the leader %s at %s does not hear this node at %s",
-			ErrOtherBroker, peer.NodeName(id), status.Broker, own)
+		b.err = fmt.Errorf("%w: the leader %s, at address %d of broker.addresses, does not hear this node at address %d",
+			ErrOtherBroker, peer.NodeName(id), status.Place+1, own+1)
 		rejoin = !status.Alone && (b.rejoined.IsZero() || now.Sub(b.rejoined) >= rejoinInterval)
 	}
 	b.mu.Unlock()
 	switch {
 	case rejoin:
 		b.rejoined = now
-		b.broker.Rejoin(status.Broker)
+		b.broker.Rejoin(status.Place)
 	case answered && status.Heard[b.id] > peer.Heard:
 		b.broker.Ask()
 	}
 }
 
-// state returns what a member says of itself as the leader: which members it hears, and whether most
-// voters are at another broker. The caller must not change the map.
+// state returns what a member says of itself as the leader: which members it hears, and whether more voters
+// are at another broker. The caller must not change the map.
 func (b *sameBroker) state() (heard map[raft.ServerID]peer.Hearing, alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -124,14 +124,14 @@ func (s *self) status() peer.Status {
 		contact = 0
 	}
 	servers := s.servers()
-	question, broker := s.broker.Asked()
+	question, place := s.broker.Asked()
 	heard, alone := s.heard()
 	return peer.Status{
 		ID: s.ID, Address: s.Address, HasState: len(servers) > 0 || s.raft.LastIndex() > 0, State: s.raftState(), Leader: s.leader(), Servers: servers,
 		Term: s.raft.CurrentTerm(), LastIndex: s.raft.LastIndex(), LastTerm: s.lastTerm(), Commit: s.raft.CommitIndex(),
 		Applied: s.applied(), Contact: contact, Version: fsm.Version, BrokerUp: s.brokerDownFor() == 0, DiskLow: s.diskLow(),
 		Wall: s.wall(), Acknowledged: s.acknowledged(),
-		Question: question, Broker: broker, Heard: heard, AutoTotalBytes: s.autoTotalBytes, Alone: alone,
+		Question: question, Place: place, Heard: heard, AutoTotalBytes: s.autoTotalBytes, Alone: alone,
 	}
 }
 

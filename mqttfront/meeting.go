@@ -22,16 +22,20 @@ type Meeting struct {
 }
 
 // Asked implements cluster.Broker.
-func (m *Meeting) Asked() (number uint64, address string) {
-	address = m.session.Broker()
-	if s := m.leading.session.Load(); s != nil {
-		address = s.Broker()
-	}
-	return m.questions.Published(), address
+func (m *Meeting) Asked() (question uint64, place int) {
+	return m.questions.Published(), m.session.Place()
 }
 
 // Heard implements cluster.Broker.
-func (m *Meeting) Heard(node string) uint64 { return m.questions.Heard(node) }
+func (m *Meeting) Heard(question uint64) bool { return m.questions.Heard(question) }
+
+// DeliveringSince implements cluster.Broker.
+func (m *Meeting) DeliveringSince() time.Time {
+	if s := m.leading.session.Load(); s != nil {
+		return s.DeliveringSince()
+	}
+	return m.session.DeliveringSince()
+}
 
 // Delivered implements cluster.Broker.
 func (m *Meeting) Delivered(moment time.Time) bool { return m.barrier.HasReached(moment) }
@@ -40,4 +44,4 @@ func (m *Meeting) Delivered(moment time.Time) bool { return m.barrier.HasReached
 func (m *Meeting) Ask() { m.questions.Ask() }
 
 // Rejoin implements cluster.Broker.
-func (m *Meeting) Rejoin(address string) { m.session.Rejoin(address) }
+func (m *Meeting) Rejoin(place int) { m.session.Rejoin(place) }

@@ -135,6 +135,17 @@ func TestAutoTotalBytesFollowsTheLeastMemory(t *testing.T) {
 			t.Fatalf("least memory %d, all known %t: %d is in force, want %d", step.memory, step.all, got, step.want)
 		}
 	}
+	f.memory, f.knowsAll = 5000, false // the member with the least memory is away
+	withMirror := auto
+	withMirror.Settings.Mirrors = []fsm.Mirror{{Keys: "*", Topic: "all/"}}
+	o.Set(withMirror)
+	mustOffer(t, o)
+	if f.inForce.Limits.TotalBytes != 200 {
+		t.Errorf("another change raises it to %d", f.inForce.Limits.TotalBytes)
+	}
+	o.Set(auto)
+	mustOffer(t, o)
+	f.memory, f.knowsAll = 200, true
 	f.executed = nil
 	restarted := New(auto, f.env())
 	mustOffer(t, restarted)

@@ -217,7 +217,12 @@ func (o *Offerer) withMemory(offer *Offer) *Offer {
 		return offer
 	}
 	changed := *offer
-	changed.Settings.Limits.TotalBytes, _ = o.env.AutoTotalBytes()
+	inForce, _ := o.env.Settings()
+	least, all := o.env.AutoTotalBytes()
+	if before := inForce.Limits.TotalBytes; inForce.TotalBytesAuto && before > 0 && (least <= 0 || !all && before < least) {
+		least = before // the member with the least memory may be away
+	}
+	changed.Settings.Limits.TotalBytes = max(least, 1)
 	return &changed
 }
 
@@ -234,7 +239,7 @@ func (o *Offerer) followMemory(ctx context.Context) error {
 	}
 	least, all := o.env.AutoTotalBytes()
 	before := inForce.Limits.TotalBytes
-	if least == before || least > before && !all {
+	if least <= 0 || least == before || least > before && !all {
 		return nil
 	}
 	if _, err := o.env.Execute(ctx, o.withMemory(&Offer{Settings: inForce, KeepPolicy: true}).command()); err != nil {
@@ -279,7 +284,10 @@ func (o *Offerer) Run(ctx context.Context) {
 				o.env.Log.Debug("the offer of settings failed, will retry", "error", err)
 			}
 		}
-		if err := o.followMemory(ctx); err != nil {
+		following, cancel := context.WithTimeout(ctx, 10*retry)
+		err := o.followMemory(following)
+		cancel()
+		if err != nil {
 			o.env.Log.Debug("the limit on keys and values was not changed, will retry", "error", err)
 		}
 		select {

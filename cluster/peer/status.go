@@ -30,11 +30,11 @@ type Status struct {
 	DiskLow   bool               `json:"diskLow"`
 	// AutoTotalBytes is what limits.totalBytes: auto is by this member's memory, in bytes; 0 is unknown.
 	AutoTotalBytes int64 `json:"autoTotalBytes,omitempty"`
-	// Question is the number of the latest question that this member's broker has acknowledged, and
-	// Broker the address of that broker. The leader says in Heard whether it has got the questions of
-	// the others, and in Alone that most voters are at another broker.
+	// Question stands for the latest question, 0 unless this member's broker has acknowledged it, and Place
+	// is where the broker is in the list of addresses. The leader says in Heard whether it gets the
+	// questions of the others, and in Alone that more voters are at another broker than at its own.
 	Question uint64                    `json:"question,omitempty"`
-	Broker   string                    `json:"broker,omitempty"`
+	Place    int                       `json:"place,omitempty"`
 	Heard    map[raft.ServerID]Hearing `json:"heard,omitempty"`
 	Alone    bool                      `json:"alone,omitempty"`
 	Wall     int64                     `json:"wall"` // its wall clock, milliseconds since the Unix epoch

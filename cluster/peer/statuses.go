@@ -183,9 +183,9 @@ func (s *Statuses) AutoTotalBytes(own int64) (least int64, all bool) {
 	for _, server := range Others(s.servers(), s.self) {
 		status, answered := s.Of(server.ID)
 		switch {
-		case !answered:
+		case !answered || status.AutoTotalBytes <= 0:
 			all = false
-		case status.AutoTotalBytes > 0:
+		default:
 			least = min(least, status.AutoTotalBytes)
 		}
 	}

@@ -48,11 +48,12 @@ func (idle) Serve(ctx context.Context, _ uint64) error {
 // idleBroker has never been asked anything.
 type idleBroker struct{}
 
-func (idleBroker) Asked() (uint64, string)  { return 0, "" }
-func (idleBroker) Heard(string) uint64      { return 0 }
-func (idleBroker) Delivered(time.Time) bool { return true }
-func (idleBroker) Ask()                     {}
-func (idleBroker) Rejoin(string)            {}
+func (idleBroker) Asked() (uint64, int)       { return 0, 0 }
+func (idleBroker) Heard(uint64) bool          { return false }
+func (idleBroker) Delivered(time.Time) bool   { return true }
+func (idleBroker) DeliveringSince() time.Time { return time.Time{} }
+func (idleBroker) Ask()                       {}
+func (idleBroker) Rejoin(int)                 {}
 
 type noOffer struct{}
 

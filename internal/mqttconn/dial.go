@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -76,39 +75,46 @@ type Dialer struct {
 
 // Dial returns a connection, or the errors of all addresses.
 func (d *Dialer) Dial(ctx context.Context) (net.Conn, error) {
+	conn, _, err := d.DialAny(ctx)
+	return conn, err
+}
+
+// DialSame connects to the address with which the next Dial begins, and to no other one: for a connection that
+// is of use only where another one of the process is.
+func (d *Dialer) DialSame(ctx context.Context) (net.Conn, error) {
 	if len(d.Addresses) == 0 {
-		return nil, errors.New("there is no broker address")
+		return nil, errNoAddress
+	}
+	return d.dial(ctx, d.Addresses[int(d.first.Load())%len(d.Addresses)], 1)
+}
+
+var errNoAddress = errors.New("there is no broker address")
+
+// DialAny is Dial, and also returns the place of the address among Addresses.
+func (d *Dialer) DialAny(ctx context.Context) (conn net.Conn, place int, err error) {
+	if len(d.Addresses) == 0 {
+		return nil, 0, errNoAddress
 	}
 	first := int(d.first.Load())
 	var failures []error
 	for i := range d.Addresses {
 		index := (first + i) % len(d.Addresses)
-		conn, err := d.dial(ctx, d.Addresses[index], len(d.Addresses)-i)
+		conn, err = d.dial(ctx, d.Addresses[index], len(d.Addresses)-i)
 		if err == nil {
 			d.first.Store(uint32(index))
-			return conn, nil
+			return conn, index, nil
 		}
 		failures = append(failures, err)
 	}
-	return nil, errors.Join(failures...)
+	return nil, 0, errors.Join(failures...)
 }
 
-// Current returns the address with which the next Dial begins: the one of the last connection, unless
-// Next or Prefer was called since. It is empty without addresses.
-func (d *Dialer) Current() string {
-	if len(d.Addresses) == 0 {
-		return ""
+// Prefer makes the next Dial begin with an address, by its place among Addresses. It does nothing for a place
+// that is not there.
+func (d *Dialer) Prefer(place int) {
+	if place >= 0 && place < len(d.Addresses) {
+		d.first.Store(uint32(place))
 	}
-	return d.Addresses[int(d.first.Load())%len(d.Addresses)].Host
-}
-
-// Prefer makes the next Dial begin with an address, and reports whether it is one of the dialer's.
-func (d *Dialer) Prefer(address string) bool {
-	at := slices.IndexFunc(d.Addresses, func(a Address) bool { return a.Host == address })
-	if at >= 0 {
-		d.first.Store(uint32(at))
-	}
-	return at >= 0
 }
 
 // Next makes the next Dial begin with another address. Callers use it if a broker accepts the network connection but does not work otherwise.

@@ -2,7 +2,6 @@ package mqttconn
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -28,24 +27,13 @@ func (l *Login) PasswordNow() []byte {
 	return l.Password()
 }
 
-// Publisher connects under a client id, with a clean start, only to publish. If the MQTT handshake fails, the next attempt begins with
-// the dialer's next address. After a failed dial it need not: Dial has tried all addresses.
+// Publisher connects under a client id, with a clean start, only to publish. It goes to the address that the
+// dialer has come to, and to no other one: the node's own session chooses the broker, and what is published
+// at another one reaches nobody.
 func (l *Login) Publisher(ctx context.Context, clientID string) (*Publisher, error) {
-	publisher, err := l.TryPublisher(ctx, clientID)
-	if errors.Is(err, errHandshake) {
-		l.Dialer.Next()
-	}
-	return publisher, err
-}
-
-// errHandshake says that the network connection was made, but the MQTT handshake on it failed.
-var errHandshake = errors.New("connect")
-
-// TryPublisher is Publisher, but keeps the dialer's address when the handshake fails: for an attempt whose failure does not show that the broker is down.
-func (l *Login) TryPublisher(ctx context.Context, clientID string) (*Publisher, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()
-	conn, err := l.Dialer.Dial(ctx)
+	conn, err := l.Dialer.DialSame(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +43,7 @@ func (l *Login) TryPublisher(ctx context.Context, clientID string) (*Publisher, 
 		Username: l.Username, UsernameFlag: l.Username != "", Password: password, PasswordFlag: password != nil,
 	}, l.Window)
 	if err != nil {
-		return nil, fmt.Errorf("%w as %s: %w", errHandshake, clientID, err)
+		return nil, fmt.Errorf("connect as %s: %w", clientID, err)
 	}
 	return publisher, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -39,8 +40,8 @@ const (
 	// maxUnasked bounds how long a node that cannot ask waits before it serves: a broker may deny the question.
 	maxUnasked = 2 * time.Second
 	retry      = 50 * time.Millisecond
-	// maxNodes bounds the nodes whose questions are noted: a client can make up names.
-	maxNodes = 64
+	// questionExpiry is longer than a queue is: a question that does not arrive was given to another broker.
+	questionExpiry = 2 * time.Minute
 	// maxName bounds what is kept of a name in a question.
 	maxName = 64
 )
@@ -70,27 +71,26 @@ type Checker struct {
 	wake   chan struct{} // capacity 1: Run asks at once
 
 	mu         sync.Mutex
-	nonce      string            // correlation data of the latest question
-	number     uint64            // of the latest question; they grow, also over a restart
-	published  uint64            // number of the latest question if the broker has acknowledged it, else 0
-	asking     map[string]uint64 // the largest number of a question of each node of the cluster
-	answered   bool              // it was answered
-	asked      time.Time         // when a question was last without an answer for patience; zero if never
-	other      bool              // a question was answered, standBack ago at most
-	answeredAt time.Time         // when a question was answered last
-	soon       bool              // the next question is due soon: this node has just begun to serve
-	failure    error             // why the latest question could not be published; nil if it was
-	heard      string            // who asked or answered last: another cluster and its node
-	heardAt    time.Time         // zero for never
-	loggedAt   time.Time         // when a question of another cluster was logged last
-	changed    chan struct{}     // closed and replaced when a field above changes
+	nonce      string        // correlation data of the latest question
+	published  uint64        // the beginning of the latest nonce if the broker has acknowledged the question, else 0
+	questions  ring          // of the cluster's nodes, that have arrived
+	answered   bool          // it was answered
+	asked      time.Time     // when a question was last without an answer for patience; zero if never
+	other      bool          // a question was answered, standBack ago at most
+	answeredAt time.Time     // when a question was answered last
+	soon       bool          // the next question is due soon: this node has just begun to serve
+	failure    error         // why the latest question could not be published; nil if it was
+	heard      string        // who asked or answered last: another cluster and its node
+	heardAt    time.Time     // zero for never
+	loggedAt   time.Time     // when a question of another cluster was logged last
+	changed    chan struct{} // closed and replaced when a field above changes
 }
 
 // New returns a checker that has not asked yet.
 func New(config Config, env Environment) *Checker {
 	return &Checker{
 		config: config, env: env, began: time.Now(), wake: make(chan struct{}, 1), changed: make(chan struct{}),
-		key: config.Cluster + "/" + config.Node, asking: make(map[string]uint64), number: uint64(env.Wall()),
+		key: config.Cluster + "/" + config.Node,
 	}
 }
 
@@ -136,8 +136,8 @@ func (c *Checker) IsQuestion(message *paho.Publish) (own bool) {
 	if from == "" {
 		return false
 	}
-	if cluster, node, _ := strings.Cut(from, "/"); cluster == c.config.Cluster {
-		c.hear(node, message.Properties.CorrelationData)
+	if cluster, _, _ := strings.Cut(from, "/"); cluster == c.config.Cluster {
+		c.arrived(message.Properties.CorrelationData)
 		return true
 	}
 	from = quoted(from)
@@ -153,33 +153,45 @@ func (c *Checker) IsQuestion(message *paho.Publish) (own bool) {
 	return false
 }
 
-// hear notes that a question of a node of this cluster has arrived here.
-func (c *Checker) hear(node string, nonce []byte) {
+// arrived notes that a question of this cluster has arrived here.
+func (c *Checker) arrived(nonce []byte) {
 	if len(nonce) < 8 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if number := binary.BigEndian.Uint64(nonce); len(c.asking) < maxNodes || c.asking[node] > 0 {
-		c.asking[node] = max(c.asking[node], number)
-	}
+	c.questions.add(binary.BigEndian.Uint64(nonce))
 }
 
-// Moved forgets whose questions have arrived: the node may be at another broker now.
+// Moved forgets which questions have arrived: the node may be at another broker now.
 func (c *Checker) Moved() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.asking)
+	c.questions = ring{}
 }
 
-// Heard returns the largest number of a question of a node that has arrived; 0 is none.
-func (c *Checker) Heard(node string) uint64 {
+// Heard reports whether a question of a node of this cluster has arrived lately, by what Published returns there.
+func (c *Checker) Heard(question uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.asking[node]
+	return c.questions.has(question)
 }
 
-// Published returns the number of the latest question if the broker has acknowledged it, and otherwise 0.
+// ring has the last of some numbers. The zero value is empty, and has no 0.
+type ring struct {
+	numbers [1024]uint64
+	next    int
+}
+
+func (r *ring) add(number uint64) {
+	r.numbers[r.next] = number
+	r.next = (r.next + 1) % len(r.numbers)
+}
+
+func (r *ring) has(number uint64) bool { return number != 0 && slices.Contains(r.numbers[:], number) }
+
+// Published returns a random number that stands for the latest question if the broker has acknowledged it, and
+// otherwise 0.
 func (c *Checker) Published() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,16 +262,11 @@ func (c *Checker) interval() time.Duration {
 
 // ask publishes a question, and waits for an answer.
 func (c *Checker) ask(ctx context.Context, publish func(context.Context, *paho.Publish) error) {
+	nonce := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, c.env.Random()), c.env.Random())
 	c.mu.Lock()
-	c.number++
-	number := c.number
-	nonce := binary.BigEndian.AppendUint64(nil, number)
-	for range 2 { // unpredictable, so that nobody can answer who was not asked
-		nonce = binary.BigEndian.AppendUint64(nonce, c.env.Random())
-	}
 	c.nonce, c.answered = string(nonce), false
 	c.mu.Unlock()
-	expiry := uint32(leaderInterval / time.Second)
+	expiry := uint32(questionExpiry / time.Second)
 	asking, cancel := context.WithTimeout(ctx, maxUnasked)
 	defer cancel()
 	err := publish(asking, &paho.Publish{
@@ -282,7 +289,7 @@ func (c *Checker) ask(ctx context.Context, publish func(context.Context, *paho.P
 		})
 		return
 	}
-	c.update(func() { c.published = number })
+	c.update(func() { c.published = binary.BigEndian.Uint64(nonce) })
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	if c.await(ctx, timer.C, func() bool { return c.answered }) || ctx.Err() != nil {

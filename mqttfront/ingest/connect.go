@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -24,11 +25,10 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 			return "", err
 		}
 	}
-	network, err := login.Dialer.Dial(dialing)
+	network, err := s.dial(dialing)
 	if err != nil {
 		return "", fmt.Errorf("connect: %w", err)
 	}
-	s.status.setBroker(login.Dialer.Current())
 	if !resume {
 		since = time.Now()
 	}
@@ -80,6 +80,18 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	return network.RemoteAddr().String(), err
 }
 
+// dial opens the network connection. The node's own session chooses the broker, and the leader's goes where it is.
+func (s *session) dial(ctx context.Context) (net.Conn, error) {
+	if s.shared {
+		return s.env.Login.Dialer.DialSame(ctx)
+	}
+	network, place, err := s.env.Login.Dialer.DialAny(ctx)
+	if err == nil {
+		s.status.setPlace(place)
+	}
+	return network, err
+}
+
 // subscribed is called when the broker has acknowledged the subscriptions: the session is up.
 func (s *session) subscribed() {
 	s.status.setSubscribed()
@@ -96,7 +108,7 @@ var errSessionKept = errors.New("the broker kept a session that was ended: askin
 // endSession ends a session at the broker, by a connection with a clean start and without a session expiry. The next connection has no clean start.
 // Mosquitto does not save a session to disk that began with a clean start: the messages queued in it would be lost when the broker restarts.
 func (s *session) endSession(ctx context.Context) error {
-	publisher, err := s.env.Login.TryPublisher(ctx, s.clientID) // this keeps the dialer's address: Run steps to the next one after a failure
+	publisher, err := s.env.Login.Publisher(ctx, s.clientID)
 	if err != nil {
 		return err
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"holdfast/internal/mqttconn"
 )
 
 // LeaderSession is the cluster's one ingest session, which the leader connects. The leader acknowledges a request to the broker after the reply. The
@@ -46,8 +44,7 @@ func (s *LeaderSession) Run(ctx context.Context) {
 	for {
 		began := time.Now()
 		err := s.confirm(ctx)
-		confirmed := err == nil
-		if confirmed {
+		if err == nil {
 			_, err = s.connect(ctx)
 		}
 		if ctx.Err() != nil {
@@ -60,9 +57,6 @@ func (s *LeaderSession) Run(ctx context.Context) {
 			}
 		}
 		s.env.Log.Warn("the leader's ingest session is not up", "client", s.clientID, "error", err)
-		if confirmed && !mqttconn.IsTakenOver(err) {
-			s.env.Login.Dialer.Next()
-		}
 		s.env.Pause(ctx, delay)
 		delay = min(2*delay, s.config.BackoffMax)
 	}

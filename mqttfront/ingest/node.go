@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -14,10 +13,7 @@ import (
 )
 
 // NodeSession is the session that a node has whether it leads or not. All methods are safe for concurrent use.
-type NodeSession struct {
-	*session
-	rejoin atomic.Pointer[string] // address that Rejoin was called with last; nil if that is done
-}
+type NodeSession struct{ *session }
 
 // NewNodeSession returns a node's session that is not connected yet. requests says whether it subscribes to requests. If not, it only shows whether the
 // broker can be reached, and does not use the barrier. replies may be empty.
@@ -25,7 +21,7 @@ func NewNodeSession(config *Config, env *Environment, handler Handler, barrier *
 	clientID, topic := config.NodeClientID(), fmt.Sprintf("holdfast/%s/%s/probe", config.Cluster, config.Node)
 	s := newSession(config, env, handler, barrier, clientID, topic, env.Wall)
 	s.carriesRequests, s.probes.carriesRequests, s.connected, s.replies = requests, requests, env.Metrics.connected, replies
-	return &NodeSession{session: s}
+	return &NodeSession{s}
 }
 
 // Publish publishes a message at QoS 1 by the session's connection, and waits for its PUBACK. It fails while there is no connection, and if
@@ -34,36 +30,35 @@ func (s *NodeSession) Publish(ctx context.Context, message *paho.Publish) error 
 	return s.sender.publish(ctx, message)
 }
 
-// errRejoin says that the node is to go to the broker of the others.
-var errRejoin = errors.New("going to the broker of the other nodes")
+// rejoinError ends a connection: the node is to go to the broker of the others.
+type rejoinError struct{ place int }
 
-// Rejoin ends the connection. The next one goes to the address if it is one of those that are
-// configured, else to the next of them. It does nothing if there is only one.
-func (s *NodeSession) Rejoin(address string) {
+// Error implements error.
+func (rejoinError) Error() string { return "going to the broker of the other nodes" }
+
+// Place returns to which of the configured addresses the last connection goes, from 0.
+func (s *NodeSession) Place() int { return s.status.brokerPlace() }
+
+// Rejoin ends the connection if it goes to another place than this one. The next one begins with that address.
+func (s *NodeSession) Rejoin(place int) {
 	c := s.current.Load()
-	if c == nil || len(s.env.Login.Dialer.Addresses) < 2 {
-		return
+	if addresses := len(s.env.Login.Dialer.Addresses); c != nil && place != s.Place() && place >= 0 && place < addresses {
+		c.end(rejoinError{place})
 	}
-	s.rejoin.Store(&address)
-	c.end(errRejoin)
 }
 
-// nextBroker chooses the address of the next connection.
-func (s *NodeSession) nextBroker() {
-	if address := s.rejoin.Swap(nil); address == nil || !s.env.Login.Dialer.Prefer(*address) {
-		s.env.Login.Dialer.Next()
+// nextBroker chooses the address of the next connection, after one that ended.
+func (s *NodeSession) nextBroker(reason error) {
+	var rejoin rejoinError
+	if errors.As(reason, &rejoin) {
+		s.env.Login.Dialer.Prefer(rejoin.place)
+		return
 	}
+	s.env.Login.Dialer.Next()
 }
 
 // UpSince reports whether the session has been up without interruption since a moment.
 func (s *NodeSession) UpSince(moment time.Time) bool { return s.status.upSince(moment) }
-
-// DeliveringSince returns when the broker acknowledged the subscriptions of the last connection; before the first connection, when NewNodeSession was
-// called. This node may lack requests that the broker received before that moment: an earlier process or session had them, or the broker had no room for
-// them.
-func (s *NodeSession) DeliveringSince() time.Time {
-	return s.status.subscribed()
-}
 
 // Err returns nil if the session is up and has not been silent for longer than SilenceLimit (status.silence). Otherwise the error says what is wrong.
 func (s *NodeSession) Err() error {
@@ -117,7 +112,7 @@ func (s *NodeSession) Run(ctx context.Context) {
 			logged = text
 			s.env.Log.Warn("no broker session", "was_up", wasUp, "error", err)
 		}
-		s.nextBroker()
+		s.nextBroker(err)
 		s.env.Pause(ctx, delay)
 		delay = min(2*delay, s.config.BackoffMax)
 	}

@@ -96,8 +96,12 @@ func newSession(config *Config, env *Environment, handler Handler, barrier *Barr
 	}}
 }
 
-// Broker returns the address of the broker of the last connection; empty before the first one.
-func (s *session) Broker() string { return s.status.brokerAddress() }
+// DeliveringSince returns when the broker acknowledged the subscriptions of the last connection; before the first connection, when the session was
+// created. This node may lack requests that the broker received before that moment: an earlier process or session had them, or the broker had no room for
+// them.
+func (s *session) DeliveringSince() time.Time {
+	return s.status.subscribed()
+}
 
 // Silence returns how long the session has been down or, while it is up, has delivered nothing. While it is up, Silence is 0 until nothing has arrived for 1.5
 // probe intervals, and as long as Handler.Blocked returns true.

@@ -17,7 +17,7 @@ type status struct {
 	subscribedAt time.Time // when the broker acknowledged the subscriptions of the last connection, or when the status was created
 	up           bool
 	changed      time.Time // the time of the last change of up
-	broker       string    // address of the broker of the last connection
+	place        int       // of the broker of the last connection among the addresses
 	text         string    // the state of the connection, for logs and health checks
 }
 
@@ -48,17 +48,17 @@ func (s *status) setSubscribed() {
 	s.subscribedAt = time.Now()
 }
 
-// setBroker records to which address the last connection goes.
-func (s *status) setBroker(address string) {
+// setPlace records to which of the addresses the last connection goes.
+func (s *status) setPlace(place int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.broker = address
+	s.place = place
 }
 
-func (s *status) brokerAddress() string {
+func (s *status) brokerPlace() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.broker
+	return s.place
 }
 
 // subscribed returns when setSubscribed was called last.

@@ -28,7 +28,7 @@ type takeoverProbe struct {
 func startTakeoverProbe(ctx context.Context, login *mqttconn.Login, clientID string) *takeoverProbe {
 	ctx, cancel := context.WithTimeout(ctx, shortSession/5) // the session waits for it
 	defer cancel()
-	publisher, err := login.TryPublisher(ctx, clientID)
+	publisher, err := login.Publisher(ctx, clientID)
 	if err != nil {
 		return nil
 	}

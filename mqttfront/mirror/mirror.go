@@ -193,7 +193,7 @@ func (m *Mirror) connect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := m.env.Confirm(ctx); err != nil {
 		return nil, err
 	}
-	publisher, err := m.env.Login.TryPublisher(ctx, m.config.clientID())
+	publisher, err := m.env.Login.Publisher(ctx, m.config.clientID())
 	if err != nil {
 		return nil, err
 	}

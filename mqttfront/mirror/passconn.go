@@ -27,7 +27,7 @@ type passConn struct {
 func connectToCompare(ctx context.Context, login *mqttconn.Login, clientID string, maxPacket int, received func(mqttconn.Message)) (*passConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, login.Timeout)
 	defer cancel()
-	network, err := login.Dialer.Dial(ctx)
+	network, err := login.Dialer.DialSame(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}

@@ -68,7 +68,9 @@ func (u *load) weightOf(r *pending.Request) int {
 }
 
 // matching returns as how many operations it counts to find the watches of patterns for a change.
-func (u *load) matching(change *fsm.Command) int { return change.MatchCost(u.patterns) / stepsPerOperation }
+func (u *load) matching(change *fsm.Command) int {
+	return change.MatchCost(u.patterns) / stepsPerOperation
+}
 
 // clientShares counts what each client has under way at a leader, so that one client cannot take all the room there is. The zero value
 // has no room. It is not safe for concurrent use.

@@ -50,6 +50,10 @@ func NewReceiver(admission Admission, driver broker.Driver, decoder wire.Decoder
 
 // Receive implements ingest.Handler.
 func (c *Receiver) Receive(ctx context.Context, message mqttconn.Message, arrival ingest.Arrival, done func()) {
+	if c.isQuestion(message) {
+		done()
+		return
+	}
 	select {
 	case <-c.drain: // not acknowledged: the broker keeps it for the next session
 	default:
@@ -76,10 +80,6 @@ func (c *Receiver) SessionBegun() { c.admission.ForgetArrivals() }
 
 // decodeAndAdmit decodes what was received, and takes it in.
 func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrival ingest.Arrival, done func()) {
-	if c.isQuestion(message) {
-		done()
-		return
-	}
 	r := &pending.Request{Arrived: arrival.At, EstimatedSendTime: arrival.At, BrokerReceivedAfter: arrival.BrokerReceivedAfter, Redelivered: message.Redelivered, Backlog: arrival.Backlog}
 	if message.Redelivered { // BrokerReceivedAfter may be wrong then: see ingest.Arrival
 		r.BrokerReceivedAfter = time.Time{}
