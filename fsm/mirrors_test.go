@@ -127,7 +127,7 @@ func TestScanOfMirrorsIsBounded(t *testing.T) {
 	l := newLeaderOf(t, VersionMirrors)
 	l.configure(func(s *Settings) {
 		for i := range MaxMirrors {
-			s.Mirrors = append(s.Mirrors, Mirror{Keys: fmt.Sprintf("*[a-c][a-c]z*%d?q", i), Topic: "t/"})
+			s.Mirrors = append(s.Mirrors, Mirror{Keys: fmt.Sprintf("*[a-é][a-é][a-é][a-é][a-é]z*%d?q", i), Topic: "t/"})
 		}
 	})
 	for i := range 50 {

@@ -92,7 +92,8 @@ func TestPatternWatchIsRefusedOrMatchesNothing(t *testing.T) {
 	l.wantNotified("none of them can be notified", l.apply(l.set("k", "v")))
 }
 
-// The bounds count what a change may cost: each '?' between two stars weighs as much as 8 patterns of stars and literals.
+// The bounds count what a change may cost: each character beyond ASCII beside a '?' between two stars weighs as much as
+// 8 patterns of stars and literals.
 func TestPatternWatchesAreBounded(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	fill := func(client string, count int) {
@@ -102,9 +103,9 @@ func TestPatternWatchesAreBounded(t *testing.T) {
 		}
 		l.apply(commands...)
 	}
-	fill("a", maxPatternWeightPerClient-16) // leaves room for two '?'
-	l.want("a heavy one", l.do(watchingPattern("a", "*???*")), CodeError, ErrorQuota)
-	l.want("as heavy as there is room", l.do(watchingPattern("a", "*??*")), CodeOK, NoError)
+	fill("a", maxPatternWeightPerClient-16) // leaves room for two of them
+	l.want("a heavy one", l.do(watchingPattern("a", "*?ééé*")), CodeError, ErrorQuota)
+	l.want("as heavy as there is room", l.do(watchingPattern("a", "*?éé*")), CodeOK, NoError)
 	l.want("one more", l.do(watchingPattern("a", "x")), CodeError, ErrorQuota)
 	l.want("a renewal is not one more", l.do(watchingPattern("a", "0/*")), CodeOK, NoError)
 	l.want("a watch of a key does not count", l.do(watching("a", "x")), CodeOK, NoError)

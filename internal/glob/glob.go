@@ -34,9 +34,10 @@ type Pattern struct {
 	segments []packedSegment
 	text     string    // the literal segments, one after the other
 	elements []element // the elements of the other segments, one segment after the other
+	searches []*search // of non-literal segments between two stars: of the first that fit
 	prefix   string
 	// middleCost is the greatest cost of a non-literal segment between two stars, 0 if there is none. Match makes at most middleCost comparisons at each byte
-	// of a key. endsCost is the sum of the costs of the first and the last segment, which are compared at one position only.
+	// of a key, beside the one step of a search. endsCost is the sum of the costs of the first and the last segment, which are compared at one position only.
 	middleCost, endsCost int
 	matchesNothing       bool // the pattern is not valid UTF-8
 }
@@ -45,6 +46,7 @@ type Pattern struct {
 type packedSegment struct {
 	from, to uint16
 	literal  bool
+	search   uint8 // its place in Pattern.searches, from 1; 0 without one
 }
 
 // segment is a part of a pattern without stars. It matches a fixed number of characters. It is either literal or a list of elements.
@@ -111,11 +113,11 @@ func newPattern(segments []segment) *Pattern {
 		if len(s.elements) == 0 {
 			from := text.Len()
 			text.WriteString(s.literal)
-			p.segments[i] = packedSegment{uint16(from), uint16(text.Len()), true}
+			p.segments[i] = packedSegment{from: uint16(from), to: uint16(text.Len()), literal: true}
 		} else {
 			from := len(p.elements)
 			p.elements = append(p.elements, s.elements...)
-			p.segments[i] = packedSegment{uint16(from), uint16(len(p.elements)), false}
+			p.segments[i] = packedSegment{from: uint16(from), to: uint16(len(p.elements))}
 		}
 	}
 	p.text, p.elements = text.String(), slices.Clip(p.elements)
@@ -124,10 +126,23 @@ func newPattern(segments []segment) *Pattern {
 	if last > 0 {
 		p.endsCost += segments[last].cost()
 		for i := range segments[1:last] {
-			p.middleCost = max(p.middleCost, segments[1+i].cost())
+			p.middleCost = max(p.middleCost, p.addMiddle(1+i))
 		}
 	}
 	return p
+}
+
+// addMiddle makes the search of a segment between two stars, if it has elements and there is room. It returns how many
+// comparisons the segment takes at each byte of a key.
+func (p *Pattern) addMiddle(i int) int {
+	s := p.segment(i)
+	if n := len(s.elements); n == 0 || n > maxSearched || len(p.searches) == maxSearches {
+		return s.cost()
+	}
+	made := newSearch(s.elements)
+	p.searches = append(p.searches, made)
+	p.segments[i].search = uint8(len(p.searches))
+	return made.cost(s.elements)
 }
 
 // segment returns segment i.
@@ -320,13 +335,14 @@ func (p *Pattern) Prefix() string { return p.prefix }
 // MatchesNothing reports whether the pattern is not valid UTF-8, so that no key matches it.
 func (p *Pattern) MatchesNothing() bool { return p.matchesNothing }
 
-// Steps returns an upper bound on the comparisons that it takes to match a key of size bytes. A search for a literal counts as one comparison for each byte.
+// Steps returns an upper bound on the comparisons that it takes to match a key of size bytes. A search counts as one comparison for each byte.
 func (p *Pattern) Steps(size int) int { return (size+1)*max(1, p.middleCost) + p.endsCost }
 
-// Weight returns an upper bound on the time to match a long key, relative to a pattern of stars and literals, which has the weight 1.
+// Weight returns an upper bound on the time to match a long key, relative to a pattern of stars and literals, which has
+// the weight 1. So have patterns with '?' and classes, but for those of which search does not know all.
 func (p *Pattern) Weight() int {
 	const (
-		perComparison = 8   // weight of one comparison at each byte of the key; a literal search has weight 1, as it handles many bytes in a step
+		perComparison = 8   // weight of one comparison at each byte of the key; a search has weight 1
 		endsPerUnit   = 100 // number of comparisons at one position that take as long as a search for a literal
 	)
 	return max(1, perComparison*p.middleCost, p.endsCost/endsPerUnit)
@@ -336,7 +352,7 @@ func (p *Pattern) Weight() int {
 // same in all builds.
 func (p *Pattern) Memory() int {
 	const elementBytes = 64 // for each element, whatever its size in a build
-	return elementBytes * len(p.elements)
+	return elementBytes*len(p.elements) + searchBytes*len(p.searches)
 }
 
 // Match reports whether the pattern matches the whole key. It matches no key that is not valid UTF-8.
@@ -360,7 +376,12 @@ func (p *Pattern) MatchText(key string) bool {
 	}
 	for i := range p.segments[1:last] { // the leftmost match leaves the longest rest for the later segments
 		s := p.segment(1 + i)
-		if rest, ok = s.find(rest); !ok {
+		if number := p.segments[1+i].search; number > 0 {
+			rest, ok = p.searches[number-1].find(rest, s.elements)
+		} else {
+			rest, ok = s.find(rest)
+		}
+		if !ok {
 			return false
 		}
 	}

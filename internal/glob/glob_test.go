@@ -156,7 +156,7 @@ func TestCompiledPatternIsSmall(t *testing.T) {
 
 // Steps counts each comparison of a character, also those with each range of a class.
 func TestStepsCountRanges(t *testing.T) {
-	for pattern, want := range map[string]int{"abc*": 11, "a?c*": 11 + 3, "a?c*b[xy]": 11 + 3 + 3, "*[a-cx-z]?*": 33, "[!abcde]": 11 + 5} {
+	for pattern, want := range map[string]int{"abc*": 11, "a?c*": 11 + 3, "a?c*b[xy]": 11 + 3 + 3, "*[a-cx-z]?*": 11, "*[a-é]?*": 11, "*[a-éö]?[ü]*": 33, "[!abcde]": 11 + 5} {
 		t.Run(pattern, func(t *testing.T) {
 			if p, err := Compile(pattern); err != nil || p.Steps(10) != want {
 				t.Errorf("%d steps, %v", p.Steps(10), err)
@@ -165,9 +165,14 @@ func TestStepsCountRanges(t *testing.T) {
 	}
 }
 
-// A pattern of stars and literals has the weight 1. A comparison in a segment with a '?' or a class weighs 8 between two stars, and 1/100 at the ends.
+// † A pattern has the weight 1, so that a client may have a thousand. A comparison with what is beyond ASCII weighs 8 between
+// two stars, and so does each comparison there that no search makes. At the ends a comparison weighs 1/100.
 func TestWeightCountsWildcardsBetweenStars(t *testing.T) {
-	for pattern, want := range map[string]int{"abc": 1, "a*b*c*": 1, "a?*[xy]": 1, "*?*": 8, "*[!a]*": 8, "*a?*": 16, "*[ab]??*": 32, "\xff*?*": 1, strings.Repeat("?", 99) + "*": 1, strings.Repeat("?", 1000) + "*a*": 10} {
+	for pattern, want := range map[string]int{
+		"abc": 1, "a*b*c*": 1, "a?*[xy]": 1, "*?*": 1, "*[!a]*": 1, "*a?*": 1, "*[ab]??*": 1, "lines/*/st00?/x*": 1, "*é?*": 8, "*[a-éö]?*": 16,
+		strings.Repeat("*?", 9) + "*": 8, "*" + strings.Repeat("?", 64) + "*": 1, "*" + strings.Repeat("?", 65) + "*": 8 * 65,
+		"\xff*?*": 1, strings.Repeat("?", 99) + "*": 1, strings.Repeat("?", 1000) + "*a*": 10,
+	} {
 		t.Run(pattern, func(t *testing.T) {
 			if p, err := Compile(pattern); err != nil || p.Weight() != want {
 				t.Errorf("%d, %v", p.Weight(), err)
@@ -288,4 +293,26 @@ func BenchmarkMatch(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A search finds what comparing at each place finds.
+func TestSearchFindsTheFirst(t *testing.T) {
+	piece := rapid.SampledFrom([]string{"?", "a", "b", "é", "日", "[ab]", "[!a]", "[!é]", "[a-é]", "[é-日]", "[b日]", "[!b-é]"})
+	text := rapid.SampledFrom([]string{"a", "b", "é", "日", "c"})
+	rapid.Check(t, func(t *rapid.T) {
+		pieces := rapid.SliceOfN(piece, 1, rapid.SampledFrom([]int{1, 3, 8, maxSearched}).Draw(t, "most")).Draw(t, "segment")
+		p, err := Compile("*?" + strings.Join(pieces[1:], "") + "*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := p.segment(1)
+		if len(p.searches) != 1 || len(s.elements) != len(pieces) {
+			t.Fatalf("%d searches for %d elements", len(p.searches), len(s.elements))
+		}
+		in := strings.Join(rapid.SliceOfN(text, 0, 80).Draw(t, "text"), "")
+		rest, found := p.searches[0].find(in, s.elements)
+		if wantRest, want := s.find(in); found != want || rest != wantRest {
+			t.Fatalf("%q in %q: %q, %t; want %q, %t", pieces, in, rest, found, wantRest, want)
+		}
+	})
 }
