@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"math"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -128,7 +127,7 @@ func (m *Machine) ListWatches(prefix, clientID string, after WatchInfo, limit in
 		case w.watchID == after.id():
 			return true
 		}
-		found = append(found, WatchInfo{Key: w.key, Pattern: w.isPattern, ClientID: w.clientID, Dialect: w.dialect, Age: m.now - w.renewed})
+		found = append(found, m.watchInfo(w))
 		return len(found) < limit
 	})
 	return found
@@ -155,45 +154,58 @@ func (m *Machine) WatchesNearlyFull() bool {
 // when the key changes.
 func (m *Machine) PatternWeight() int { return m.watches.patterns.weight }
 
-// maxRepeatVisits bounds the keys that Repeat visits for a watch of a pattern.
-const maxRepeatVisits = 100
+// FirstWatchAfter returns the first watch of the client whose id follows clientID in byte order, among those that
+// watch anything. ok is false after the last one.
+func (m *Machine) FirstWatchAfter(clientID string) (first WatchInfo, ok bool) {
+	m.watches.byClient.Ascend(&watch{watchID: watchID{clientID: clientID + "\x00"}}, func(w *watch) bool {
+		first, ok = m.watchInfo(w), true
+		return false
+	})
+	return first, ok
+}
 
-// Repeat returns a notification that tells the client of a watch what a key that it watches has now. It is
-// no change, and has no version. If it finds no subscriber, the client is gone. ok is false for a watch of a
-// pattern of which no key is found soon that matches, and that the client may read.
+func (m *Machine) watchInfo(w *watch) WatchInfo {
+	return WatchInfo{Key: w.key, Pattern: w.isPattern, ClientID: w.clientID, Dialect: w.dialect, Age: m.now - w.renewed}
+}
+
+const (
+	// maxRepeatVisits bounds the keys that Repeat visits for a watch of a pattern, and maxRepeated the size of the
+	// value in bytes that it repeats.
+	maxRepeatVisits = 20
+	maxRepeated     = 4096
+)
+
+// Repeat returns a notification that tells the client of a watch what a key that it watches has now. It is no
+// change, and has no version. If it finds no subscriber, the client is gone. ok is false for a key with a value of
+// more than maxRepeated bytes, and for a pattern of which no key is found soon that matches, and that the client
+// may read. The cost does not depend on how many watches there are.
 func (m *Machine) Repeat(w *WatchInfo) (event Event, ok bool) {
+	// Index is one more than the last: a KEYNOTIFY up to now came before the notification.
+	event = Event{Index: m.index + 1, Key: w.Key, At: m.now, Receivers: []Receiver{{ClientID: w.ClientID, Dialect: w.Dialect}}}
 	if !w.Pattern {
 		found, exists := m.values.find([]byte(w.Key))
-		return m.repeat(w, w.Key, found, exists && found.deadline > m.now)
+		if exists = exists && found.deadline > m.now; exists {
+			event.Value = found.value()
+		}
+		event.Deleted = !exists
+		return event, len(event.Value) <= maxRepeated
 	}
-	pattern, err := glob.Compile(w.Key)
-	if err != nil {
-		return Event{}, false // a pattern that is watched compiles
+	granted, ok := m.watches.patterns.find(w.id())
+	if !ok {
+		return Event{}, false
 	}
+	ok = false
 	visits := 0
-	m.scanKeys(pattern.Prefix(), "", func(r *record) bool {
+	m.scanKeys(granted.pattern.Prefix(), "", func(r *record) bool {
 		visits++
-		if utf8.ValidString(r.key()) && pattern.MatchText(r.key()) {
-			event, ok = m.repeat(w, r.key(), r, true)
+		key := r.key()
+		if len(key) <= glob.MaxWatchedKey && len(r.value()) <= maxRepeated && utf8.ValidString(key) && granted.pattern.MatchText(key) &&
+			fitsTopic(w.ClientID, key) && (granted.grants == nil || granted.grants.Allow([]byte(key))) {
+			event.Key, event.Value, ok = key, r.value(), true
 		}
 		return !ok && visits < maxRepeatVisits
 	})
 	return event, ok
-}
-
-// repeat returns the notification about one key, which has found if it exists.
-func (m *Machine) repeat(w *WatchInfo, key string, found *record, exists bool) (Event, bool) {
-	receivers, _ := m.watches.lookup(key)
-	at := slices.IndexFunc(receivers, func(r Receiver) bool { return r.ClientID == w.ClientID })
-	if at < 0 {
-		return Event{}, false
-	}
-	// Index is one more than the last: a KEYNOTIFY up to now came before the notification.
-	event := Event{Index: m.index + 1, Key: key, At: m.now, Receivers: receivers[at : at+1]}
-	if event.Deleted = !exists; exists {
-		event.Value = found.value()
-	}
-	return event, true
 }
 
 // EndCommand returns the command that ends the watch, whatever its age.

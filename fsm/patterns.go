@@ -98,6 +98,20 @@ func (g prefixGroup) find(w *watch) (int, bool) {
 	return slices.BinarySearchFunc(g, w, func(a grantedWatch, b *watch) int { return a.compare(&b.watchID) })
 }
 
+// find returns the watch of a pattern with what the policy allows its client.
+func (x *patternIndex) find(id watchID) (grantedWatch, bool) {
+	pattern, err := glob.Compile(id.key)
+	if err != nil {
+		return grantedWatch{}, false
+	}
+	group := x.groups[pattern.Prefix()]
+	at, found := group.find(&watch{watchID: id})
+	if !found {
+		return grantedWatch{}, false
+	}
+	return group[at], true
+}
+
 // setPolicy puts a policy in force.
 func (x *patternIndex) setPolicy(p *policy.Policy) {
 	x.policy = p

@@ -21,7 +21,8 @@ type Output struct {
 
 	Event    *fsm.Event // set for a notification
 	Receiver *fsm.Receiver
-	TTL      time.Duration // how long after Queued a notification is worth delivering
+	Test     *fsm.WatchInfo // set for a notification that only finds out whether the client of a watch is there
+	TTL      time.Duration  // how long after Queued a notification is worth delivering
 
 	// The fields below are guarded by queue.mu.
 	lost         bool // its connection ended before the broker acknowledged it

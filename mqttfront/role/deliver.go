@@ -52,6 +52,7 @@ func (l *Leader) notifyLocked(event *fsm.Event, age time.Duration) {
 // sendLocked queues an output for a client.
 func (l *Leader) sendLocked(client string, o *publish.Output) {
 	for _, givenUp := range l.sender.Send(client, o) {
+		l.tests.ended(givenUp)
 		if givenUp.Index != 0 {
 			l.unsent = append(l.unsent, givenUp.Index)
 		}
@@ -79,6 +80,7 @@ func (l *Leader) passUnsentLocked() {
 
 // Published implements publish.Handler.
 func (l *Leader) Published(o *publish.Output) {
+	l.testEnded(o, false)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.leading {
@@ -90,6 +92,7 @@ func (l *Leader) Published(o *publish.Output) {
 // NoSubscriber implements publish.Handler. If the driver can, it subscribes the client to its notifications. Otherwise NoSubscriber proposes to end the
 // client's watches that match the key. The state machine keeps those that are newer than the change.
 func (l *Leader) NoSubscriber(o *publish.Output) {
+	l.testEnded(o, true)
 	end := fsm.Command{
 		Kind: fsm.KindWatchEnd, Principal: principal(o.Receiver.ClientID), Key: []byte(o.Event.Key),
 		NotificationIndex: o.Event.Index, ChangedAt: o.Event.At,

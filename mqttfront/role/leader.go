@@ -29,6 +29,7 @@ type Leader struct {
 	watermark publish.Watermark
 	leading   bool // this is the node's role
 	serving   bool // new requests go to the store on arrival
+	tests     watchTests
 	// unsent has an index for each outcome without a reply, and for each output that was given up at once. The delivery watermark (the log index up to which
 	// no output is outstanding) moves past them when the other outputs of the entry are added (passUnsentLocked).
 	unsent    []uint64

@@ -166,7 +166,7 @@ func TestChangesCountByThePatternsTheyMeet(t *testing.T) {
 		}
 	}
 	serve(f)
-	leading(f).testSomeWatches(&watchTest{}, time.Now())
+	leading(f).testSomeWatches(time.Now())
 	long := strings.Repeat("k", 4000)
 	weight := 1 + 4000*patterns/stepsPerOperation
 	for n := range 4096/weight + 2 {

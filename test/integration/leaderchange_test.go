@@ -38,17 +38,21 @@ func duringLeaderChanges(t *testing.T, ask func(p *peer, number int) (fault stri
 			}
 		})
 	}
+	stop := sync.OnceFunc(func() {
+		close(over)
+		asking.Wait()
+	})
+	defer stop() // also if a wait below ends the test
 	const transfers = 12
 	for range transfers {
-		leader := m.leader(t)
-		if out, code := leader.operate(t, "raft", "transfer-leader"); code != 0 {
-			t.Errorf("transfer: %s", out)
-		}
+		testwait.Until(t, "the leadership is transferred", func() bool {
+			_, code := m.leader(t).operate(t, "raft", "transfer-leader")
+			return code == 0
+		})
 		before := asked.Load()
 		testwait.Until(t, "the clients go on", func() bool { return asked.Load() >= before+40 || t.Failed() })
 	}
-	close(over)
-	asking.Wait()
+	stop()
 	t.Logf("%d requests during %d transfers", asked.Load(), transfers)
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"holdfast/client"
+	"holdfast/internal/testwait"
 )
 
 // † Nothing shows a client more than a GET would (as CVE-2026-73499 of etcd did: a watch with fewer rights
@@ -44,9 +45,16 @@ func TestNothingShowsMoreThanARead(t *testing.T) {
 		parts = append(parts, array("SET", key, "v"))
 	}
 	must(t, writer.call(request{payload: array(parts...), properties: []string{"__ts", now()}}), "*3\r\n+OK\r\n+OK\r\n+OK\r\n")
+	testwait.Until(t, "the key has expired", func() bool {
+		return string(writer.call(request{payload: array("GET", "secret/2")}).Payload) == "$-1\r\n"
+	})
 	notified := reader.receive()
 	if !strings.HasSuffix(notified.Topic, fmt.Sprintf("%X", "open/1")) {
 		t.Fatalf("the first notification is on %s", notified.Topic)
+	}
+	set("open/2") // whatever the expiry has told came before this
+	if notified = reader.receive(); !strings.HasSuffix(notified.Topic, fmt.Sprintf("%X", "open/2")) {
+		t.Fatalf("the second notification is on %s", notified.Topic)
 	}
 	if page := string(reader.call(request{payload: array("SCAN", "*")}).Payload); !strings.Contains(page, "open/1") || strings.Contains(page, "secret") || strings.Contains(page, "box") {
 		t.Errorf("SCAN: %q", page)
@@ -60,6 +68,14 @@ func TestNothingShowsMoreThanARead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	set("secret/4")
+	set("box/4")
+	set("open/3")
+	testwait.Until(t, "the copy has what the client may read", func() bool {
+		_, before := copied.Get("open/1")
+		_, after := copied.Get("open/3")
+		return before && after
+	})
 	for key := range copied.All() {
 		if !strings.HasPrefix(key, "open/") {
 			t.Errorf("Follow shows %s", key)

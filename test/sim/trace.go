@@ -52,7 +52,7 @@ func (t *trace) WriteTo(w io.Writer) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	buffered := bufio.NewWriter(w)
-	written, addresses := int64(0), regexp.MustCompile(`\b0x?[0-9a-f]{9,16}\b`)
+	written, addresses := int64(0), regexp.MustCompile(`\b0x[0-9a-f]{10,12}\b`)
 	for _, line := range t.lines {
 		n, err := fmt.Fprintf(buffered, "%11.6f %-10s %s\n", line.at.Seconds(), line.who, addresses.ReplaceAllString(line.text, "(address)"))
 		if written += int64(n); err != nil {
