@@ -25,6 +25,7 @@ func body(url string) string {
 // † Two clusters with different names at one broker: the second serves nobody, and both say so. When the first is gone, the
 // second serves.
 func TestSecondClusterAtABrokerDoesNotServe(t *testing.T) {
+	t.Parallel() // it mostly waits
 	m := startMosquitto(t)
 	for name, extra := range map[string][]string{
 		"everywhere": {"--cluster.ingest", "everywhere"},
@@ -71,6 +72,7 @@ func TestSecondClusterAtABrokerDoesNotServe(t *testing.T) {
 // † A leader whose connection breaks for a moment goes to the second broker of its list, where nobody hears it. It hands
 // over, says so, and comes back.
 func TestNodeAtTheSecondBrokerComesBack(t *testing.T) {
+	t.Parallel() // it mostly waits
 	first, second := startMosquitto(t), startMosquitto(t)
 	list := prepareMembers(t, 3, "", "--cluster.ingest", "leader")
 	proxies := make(map[*server]*tcpproxy.Proxy)
