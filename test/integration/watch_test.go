@@ -322,7 +322,7 @@ func TestSettingsChangeTheProtocol(t *testing.T) {
 // † The watches of clients that died end when there are nearly as many as may be: others are not refused for ever because of
 // a client that crashes again and again with another id. A client that is there keeps its watch.
 func TestWatchesOfDeadClientsMakeRoom(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel()                                                // it mostly waits
 	target := startBehindMosquitto(t, "--limits.watches", "10") // the embedded broker tells who disconnects
 	alive := connect(t, target, "alive", true)
 	must(t, alive.call(request{payload: array("KEYNOTIFY", "k")}), "+OK\r\n")
