@@ -94,7 +94,7 @@ func (w *app) run(follows bool) {
 			w.apps.sim.network.reset(func(c *conn) bool { return c.stack == w.stack })
 		}
 		w.hold()
-		w.pause(time.Duration(w.random.Int64N(int64(2 * w.apps.sim.tunables.pace))))
+		w.pause(time.Duration(w.random.Int64N(int64(8 * w.apps.sim.tunables.pace))))
 	}
 }
 
