@@ -190,12 +190,11 @@ func (m *Machine) Repeat(w *WatchInfo) (event Event, ok bool) {
 		event.Deleted = !exists
 		return event, len(event.Value) <= maxRepeated
 	}
-	granted, ok := m.watches.patterns.find(w.id())
-	if !ok {
+	watched, exists := m.watches.find(w.id())
+	if !exists {
 		return Event{}, false
 	}
-	ok = false
-	visits := 0
+	granted, visits := m.watches.patterns.find(watched), 0
 	m.scanKeys(granted.pattern.Prefix(), "", func(r *record) bool {
 		visits++
 		key := r.key()

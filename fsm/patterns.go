@@ -98,18 +98,11 @@ func (g prefixGroup) find(w *watch) (int, bool) {
 	return slices.BinarySearchFunc(g, w, func(a grantedWatch, b *watch) int { return a.compare(&b.watchID) })
 }
 
-// find returns the watch of a pattern with what the policy allows its client.
-func (x *patternIndex) find(id watchID) (grantedWatch, bool) {
-	pattern, err := glob.Compile(id.key)
-	if err != nil {
-		return grantedWatch{}, false
-	}
-	group := x.groups[pattern.Prefix()]
-	at, found := group.find(&watch{watchID: id})
-	if !found {
-		return grantedWatch{}, false
-	}
-	return group[at], true
+// find returns a watch that is there with what the policy allows its client.
+func (x *patternIndex) find(w *watch) grantedWatch {
+	group := x.groups[w.pattern.Prefix()]
+	at, _ := group.find(w)
+	return group[at]
 }
 
 // setPolicy puts a policy in force.

@@ -206,13 +206,13 @@ func (n *Node) Warnings() (notes []string) {
 	if _, err := n.Cluster.ClockOffset(); err != nil {
 		notes = append(notes, err.Error())
 	}
-	if note := aheadNote(n.Cluster.Status().State.Clock.Wall, n.Cluster.ClusterClock()); note != "" {
+	status := n.Cluster.Status()
+	if note := aheadNote(status.State.Clock.Wall, n.Cluster.ClusterClock()); note != "" {
 		notes = append(notes, note)
 	}
 	if n.policyIsForgeable() {
 		notes = append(notes, forgeable)
 	}
-	status := n.Cluster.Status()
 	if free, low := n.space.get(); low {
 		notes = append(notes, fmt.Sprintf("only %d bytes of disk space are free: this node ends when there are none", free))
 	}
