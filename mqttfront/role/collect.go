@@ -144,16 +144,7 @@ func (l *Leader) lacks(byNode map[string][]*pending.Request) bool {
 
 // sweep calls sweepOnce every sweepInterval until the context ends.
 func (l *Leader) sweep(ctx context.Context) {
-	ticker := time.NewTicker(sweepInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		l.sweepOnce(ctx)
-	}
+	every(ctx, sweepInterval, func(time.Time) { l.sweepOnce(ctx) })
 }
 
 // sweepOnce merges and executes the requests that other nodes received before the barrier and that this node lacks.

@@ -74,16 +74,10 @@ func (d *Dispatcher) SetStore(store Store) { d.store = store }
 // Run removes expired requests and rechecks for duplicates once a second, until the context ends. After that no request is
 // admitted.
 func (d *Dispatcher) Run(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case now := <-ticker.C:
-			d.removeExpired(now)
-			d.recheckPending()
-		}
-	}
+	every(ctx, time.Second, func(now time.Time) {
+		d.removeExpired(now)
+		d.recheckPending()
+	})
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.stopped = true

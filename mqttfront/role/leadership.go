@@ -30,7 +30,7 @@ func (d *Dispatcher) Lead(ctx context.Context, l *Leader) {
 	var working sync.WaitGroup
 	working.Go(func() { l.reportAnswered(ctx) })
 	working.Go(func() { l.sweep(ctx) })
-	working.Go(func() { l.testWatches(ctx) })
+	working.Go(func() { every(ctx, watchTestInterval, l.testSomeWatches) })
 	<-ctx.Done()
 	l.sendReport(context.WithoutCancel(ctx), d.endLeadership(l)) // else the next leader answers them again
 	d.recheckPending()

@@ -17,23 +17,13 @@ const (
 // reportAnswered reports to the other nodes, until the context ends, the requests that they need not hold any longer: reads and invalid requests that are
 // answered, and those that a merge found to be answered or refused (resolvePeerRequestLocked).
 func (l *Leader) reportAnswered(ctx context.Context) {
-	ticker := time.NewTicker(reportInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		if ctx.Err() != nil {
-			return // endLeadership takes what is left
-		}
+	every(ctx, reportInterval, func(time.Time) { // endLeadership takes what is left after that
 		l.mu.Lock()
 		answered := l.toRelease
 		l.toRelease = nil
 		l.mu.Unlock()
 		l.sendReport(context.WithoutCancel(ctx), answered) // even if ctx ends: Lead reports only what is still in toRelease
-	}
+	})
 }
 
 // sendReport sends a report, for at most two intervals. A node that does not get it holds the requests until they expire.

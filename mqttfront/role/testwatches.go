@@ -1,7 +1,6 @@
 package role
 
 import (
-	"context"
 	"time"
 
 	"holdfast/fsm"
@@ -41,21 +40,8 @@ func (t *watchTests) ended(o *publish.Output) {
 	}
 }
 
-// testWatches tests watches until the context ends. It also tells load what the watched patterns weigh.
-func (l *Leader) testWatches(ctx context.Context) {
-	ticker := time.NewTicker(watchTestInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		l.testSomeWatches(time.Now())
-	}
-}
-
-// testSomeWatches tests the next clients of a pass, if there are too many watches.
+// testSomeWatches tests the next clients of a pass, if there are nearly as many watches as may be. It also tells
+// load what the watched patterns weigh.
 func (l *Leader) testSomeWatches(now time.Time) {
 	l.store.View(func(m *fsm.Machine) { // within, so that nothing is applied before the notifications are queued
 		l.mu.Lock()
