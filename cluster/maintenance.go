@@ -73,7 +73,7 @@ func (m *maintenance) handOverFullDisk(ctx context.Context) {
 		return
 	}
 	now := time.Now()
-	if !m.handedOver.IsZero() && now.Sub(m.handedOver) < diskHandoverInterval {
+	if now.Sub(m.handedOver) < diskHandoverInterval {
 		return
 	}
 	m.handedOver = now
@@ -81,16 +81,16 @@ func (m *maintenance) handOverFullDisk(ctx context.Context) {
 	m.transfer(ctx, hasSpace, "this node is short of disk space")
 }
 
-// handOverAlone transfers the leadership to a voter at another broker if most voters are there.
+// handOverAlone transfers the leadership to a voter at another broker if this node is alone (sameBroker).
 func (m *maintenance) handOverAlone(ctx context.Context) {
 	heard, alone := m.sameBroker.state()
 	now := time.Now()
-	if !alone || !m.leftAlone.IsZero() && now.Sub(m.leftAlone) < rejoinInterval {
+	if !alone || now.Sub(m.leftAlone) < rejoinInterval {
 		return
 	}
 	m.leftAlone = now
 	isThere := func(status *peer.Status) bool { return status.BrokerUp && heard[status.ID] == peer.Elsewhere }
-	m.transfer(ctx, isThere, "most members are at another broker than this node")
+	m.transfer(ctx, isThere, "more members are at another broker than with this node")
 }
 
 // logDiskLow logs which members are short of disk space when that has changed, and returns them.

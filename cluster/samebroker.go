@@ -35,7 +35,7 @@ type Broker interface {
 	// Asked returns a random number that stands for the latest question, 0 unless the broker has
 	// acknowledged it, and at which place of its list of addresses the broker is, from 0.
 	Asked() (question uint64, place int)
-	// Heard reports whether a question of a member has arrived here lately.
+	// Heard reports whether a question of a member has arrived here lately, after DeliveringSince.
 	Heard(question uint64) bool
 	// Delivered reports whether all that the broker had received before the moment has arrived here.
 	Delivered(moment time.Time) bool
@@ -151,7 +151,7 @@ func (b *sameBroker) follow(now time.Time) {
 	case answered && hearing == peer.Elsewhere:
 		b.err = fmt.Errorf("%w: the leader %s, at address %d of broker.addresses, does not hear this node at address %d",
 			ErrOtherBroker, peer.NodeName(id), status.Place+1, own+1)
-		rejoin = !status.Alone && (b.rejoined.IsZero() || now.Sub(b.rejoined) >= rejoinInterval)
+		rejoin = !status.Alone && now.Sub(b.rejoined) >= rejoinInterval
 	}
 	b.mu.Unlock()
 	switch {

@@ -93,7 +93,7 @@ func (f *Front) newConnections(env Environment) {
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}
 	sessionEnv := ingest.Environment{
-		Login: login, Contact: env.Contact, Wall: env.Wall, Random: env.Random, Pause: pause, Connected: func() { f.exclusive.Moved() },
+		Login: login, Contact: env.Contact, Wall: env.Wall, Random: env.Random, Pause: pause,
 		Log: env.Log, Metrics: env.Metrics.Ingest,
 	}
 	awaiting := &sessionAwaiter{barrier: f.barrier, blocked: f.dispatcher.Blocked, countWithoutSession: env.Metrics.WithoutSession.Inc, log: env.Log}

@@ -27,7 +27,9 @@ func (m *Meeting) Asked() (question uint64, place int) {
 }
 
 // Heard implements cluster.Broker.
-func (m *Meeting) Heard(question uint64) bool { return m.questions.Heard(question) }
+func (m *Meeting) Heard(question uint64) bool {
+	return m.questions.HeardSince(question, m.DeliveringSince())
+}
 
 // DeliveringSince implements cluster.Broker.
 func (m *Meeting) DeliveringSince() time.Time {

@@ -160,35 +160,35 @@ func (c *Checker) arrived(nonce []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.questions.add(binary.BigEndian.Uint64(nonce))
+	c.questions.add(question{binary.BigEndian.Uint64(nonce), time.Now()})
 }
 
-// Moved forgets which questions have arrived: the node may be at another broker now.
-func (c *Checker) Moved() {
+// HeardSince reports whether a question of a node of this cluster has arrived after a moment: the one for which
+// Published returned this number there.
+func (c *Checker) HeardSince(number uint64, moment time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.questions = ring{}
+	return slices.ContainsFunc(c.questions.all[:], func(q question) bool {
+		return q.number == number && q.at.After(moment)
+	})
 }
 
-// Heard reports whether a question of a node of this cluster has arrived lately, by what Published returns there.
-func (c *Checker) Heard(question uint64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.questions.has(question)
+// question is a question that has arrived.
+type question struct {
+	number uint64
+	at     time.Time
 }
 
-// ring has the last of some numbers. The zero value is empty, and has no 0.
+// ring has the last questions that have arrived. The zero value is empty.
 type ring struct {
-	numbers [1024]uint64
-	next    int
+	all  [1024]question
+	next int
 }
 
-func (r *ring) add(number uint64) {
-	r.numbers[r.next] = number
-	r.next = (r.next + 1) % len(r.numbers)
+func (r *ring) add(q question) {
+	r.all[r.next] = q
+	r.next = (r.next + 1) % len(r.all)
 }
-
-func (r *ring) has(number uint64) bool { return number != 0 && slices.Contains(r.numbers[:], number) }
 
 // Published returns a random number that stands for the latest question if the broker has acknowledged it, and
 // otherwise 0.

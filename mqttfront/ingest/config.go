@@ -46,11 +46,9 @@ type Environment struct {
 	Wall    func() int64 // milliseconds since the Unix epoch
 	Random  func() uint64
 	// Pause waits for between a half of d and d, or until the context ends.
-	Pause func(ctx context.Context, d time.Duration)
-	// Connected is called when a session that delivers requests has connected; it may be nil.
-	Connected func()
-	Log       *slog.Logger
-	Metrics   *Metrics
+	Pause   func(ctx context.Context, d time.Duration)
+	Log     *slog.Logger
+	Metrics *Metrics
 }
 
 // Arrival says when a message arrived. BrokerReceivedAfter may be wrong for a redelivered message. On the leader's session it is the time of the connection

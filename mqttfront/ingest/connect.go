@@ -95,9 +95,6 @@ func (s *session) dial(ctx context.Context) (net.Conn, error) {
 // subscribed is called when the broker has acknowledged the subscriptions: the session is up.
 func (s *session) subscribed() {
 	s.status.setSubscribed()
-	if s.carriesRequests && s.env.Connected != nil {
-		s.env.Connected()
-	}
 	s.setStatus(true, "connected")
 	s.env.Log.Info("broker session up", "client", s.clientID)
 }
