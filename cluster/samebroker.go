@@ -11,33 +11,36 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// ErrOtherBroker says that this member is at another broker than the others: clients of theirs would
-// not be answered by it.
+// ErrOtherBroker says that this member is at another broker than the others: clients of theirs
+// would not be answered by it.
 var ErrOtherBroker = errors.New("not at the same broker as the others")
 
 const (
 	// unheardLimit is how long a question must be unheard until it counts as lost.
 	unheardLimit = 3 * time.Second
-	// lostQuestions is how many questions of a member, one after the other, must be lost until it counts as
-	// one that is at another broker. The first may have been asked while nobody was subscribed.
+	// lostQuestions is how many questions of a member, one after the other, must be lost until it
+	// counts as one that is at another broker. The member may have published the first one before
+	// the leader's session subscribed.
 	lostQuestions = 2
 	// rejoinInterval is the least time between two attempts to go to another broker, or to hand the
 	// leadership over to those who are at another one.
 	rejoinInterval = 30 * time.Second
 )
 
-// Broker is how the front end of a member is connected to its broker. It is safe for concurrent use.
+// Broker is how the front end of a member is connected to its broker. It is safe for concurrent
+// use.
 //
-// Each member publishes a question on the request topic now and then. The leader receives them, as it
-// receives the clients' requests. So a question that the broker has acknowledged, and that the leader
-// does not get, was given to another broker.
+// Each member publishes a question on the request topic now and then. The leader receives them, as
+// it receives the clients' requests. So a question that the broker has acknowledged, and that the
+// leader does not get, was given to another broker.
 type Broker interface {
 	// Asked returns a random number that stands for the latest question, 0 unless the broker has
 	// acknowledged it, and at which place of its list of addresses the broker is, from 0.
 	Asked() (question uint64, place int)
 	// Heard reports whether a question of a member has arrived here lately, after DeliveringSince.
 	Heard(question uint64) bool
-	// Delivered reports whether all that the broker had received before the moment has arrived here.
+	// Delivered reports whether all that the broker had received before the moment has arrived
+	// here.
 	Delivered(moment time.Time) bool
 	// DeliveringSince returns when the session that receives the questions began.
 	DeliveringSince() time.Time
@@ -82,7 +85,8 @@ func (b *sameBroker) update(now time.Time) {
 	b.follow(now)
 }
 
-// listen compares what the members have asked with what has arrived.
+// listen finds out, for each member, whether the leader receives the questions that the member's
+// broker has acknowledged.
 func (b *sameBroker) listen(now time.Time) {
 	since := b.broker.DeliveringSince()
 	questions, hearings := make(map[raft.ServerID]*question), make(map[raft.ServerID]peer.Hearing)
@@ -120,8 +124,8 @@ func (b *sameBroker) listen(now time.Time) {
 	}
 }
 
-// judge says whether the questions of a member arrive. A broker may need a while to pass one on, and a queue
-// may be long. newest is the member's latest question.
+// judge says whether the questions of a member arrive. A broker may need a while to pass one on,
+// and a queue may be long. newest is the member's latest question.
 func (b *sameBroker) judge(asked *question, newest uint64, now time.Time) peer.Hearing {
 	switch {
 	case b.broker.Heard(asked.number) || b.broker.Heard(newest):
@@ -163,8 +167,8 @@ func (b *sameBroker) follow(now time.Time) {
 	}
 }
 
-// state returns what a member says of itself as the leader: which members it hears, and whether more voters
-// are at another broker. The caller must not change the map.
+// state returns what a member says of itself as the leader: which members it hears, and whether
+// more voters are at another broker. The caller must not change the map.
 func (b *sameBroker) state() (heard map[raft.ServerID]peer.Hearing, alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"holdfast/internal/testwait"
 )
 
-// fakeBroker is how a member is connected to one of several brokers. Its zero value is not connected.
+// fakeBroker is how a member is connected to one of several brokers. Its zero value is not
+// connected.
 type fakeBroker struct {
 	plant *fakePlant
 	name  raft.ServerID
@@ -99,7 +100,8 @@ func startPlant(t *testing.T, size int) (*fakePlant, []*member) {
 	})
 }
 
-// awaitTogether waits until nobody is at another broker, and returns who went where.
+// awaitTogether waits until all members are at one broker. It returns which members have moved by
+// Rejoin, and to which broker.
 func (p *fakePlant) awaitTogether(t *testing.T, members []*member) map[raft.ServerID]int {
 	t.Helper()
 	testwait.Until(t, "all are at one broker", func() bool {
@@ -117,7 +119,8 @@ func (p *fakePlant) awaitTogether(t *testing.T, members []*member) map[raft.Serv
 	return p.rejoined
 }
 
-// † A leader that is alone at another broker says so, hands over, and follows the others. Nobody follows it.
+// † A leader that is alone at another broker says so, hands over, and follows the others. Nobody
+// follows it.
 func TestLeaderAloneAtAnotherBrokerHandsOver(t *testing.T) {
 	plant, members := startPlant(t, 3)
 	old := leader(t, members...)
@@ -136,7 +139,8 @@ func TestLeaderAloneAtAnotherBrokerHandsOver(t *testing.T) {
 	testwait.Until(t, "the leader hears all", func() bool { return len(next.Status().Apart) == 0 })
 }
 
-// A follower that is alone at another broker says so, and goes to the leader's. So do two that are at different ones.
+// A follower that is alone at another broker says so, and goes to the leader's. So do two that are
+// at different ones.
 func TestFollowersAtOtherBrokersGoToTheLeaders(t *testing.T) {
 	plant, members := startPlant(t, 3)
 	first := leader(t, members...)

@@ -176,9 +176,9 @@ const (
 )
 
 // Repeat returns a notification that tells the client of a watch what a key that it watches has now. It is no
-// change, and has no version. If it finds no subscriber, the client is gone. ok is false for a key with a value of
-// more than maxRepeated bytes, and for a pattern of which no key is found soon that matches, and that the client
-// may read. The cost does not depend on how many watches there are.
+// change, and has no version. If it finds no subscriber, the client is gone. ok is false in two cases: the value
+// has more than maxRepeated bytes; or none of the first maxRepeatVisits keys with the pattern's prefix matches
+// the pattern and may be read by the client. The cost does not depend on how many watches there are.
 func (m *Machine) Repeat(w *WatchInfo) (event Event, ok bool) {
 	// Index is one more than the last: a KEYNOTIFY up to now came before the notification.
 	event = Event{Index: m.index + 1, Key: w.Key, At: m.now, Receivers: []Receiver{{ClientID: w.ClientID, Dialect: w.Dialect}}}

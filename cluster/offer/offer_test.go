@@ -115,7 +115,7 @@ func TestOfferIsMadeOnce(t *testing.T) {
 }
 
 // † limits.totalBytes: auto is by the member with the least memory: it falls as soon as such a member is there, and rises
-// when every member is known to have more. A number that somebody has set stays.
+// when every member is known to have more. The leader leaves a number that an operator has set.
 func TestAutoTotalBytesFollowsTheLeastMemory(t *testing.T) {
 	auto := withKeys(5)
 	auto.Settings.TotalBytesAuto, auto.Settings.Limits.TotalBytes = true, 0

@@ -339,7 +339,7 @@ func (p *Pattern) MatchesNothing() bool { return p.matchesNothing }
 func (p *Pattern) Steps(size int) int { return (size+1)*max(1, p.middleCost) + p.endsCost }
 
 // Weight returns an upper bound on the time to match a long key, relative to a pattern of stars and literals, which has
-// the weight 1. So have patterns with '?' and classes, but for those of which search does not know all.
+// the weight 1. A pattern with '?' and classes has it, too, unless Match makes comparisons beside its searches.
 func (p *Pattern) Weight() int {
 	const (
 		perComparison = 8   // weight of one comparison at each byte of the key; a search has weight 1

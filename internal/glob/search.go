@@ -7,8 +7,8 @@ import "unicode/utf8"
 // character. It is immutable.
 type search struct {
 	ascii [utf8.RuneSelf]uint64 // masks of these characters
-	// other has the elements that match every other character, as '?' and [!a] do. special are the elements
-	// that match some of them.
+	// other has the elements that match every other character, as '?' and [!a] do. special are the
+	// elements that match some of them.
 	other   uint64
 	special []int
 	last    uint64 // the bit of the last element
@@ -17,8 +17,9 @@ type search struct {
 const (
 	// maxSearched is how many elements a search can have.
 	maxSearched = 64
-	// maxSearches bounds the searches of a pattern, each of which takes searchBytes.
+	// maxSearches bounds the searches of a pattern.
 	maxSearches = 8
+	// searchBytes is the memory that Memory counts for a search, in bytes.
 	searchBytes = 1200
 )
 

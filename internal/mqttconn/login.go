@@ -28,8 +28,8 @@ func (l *Login) PasswordNow() []byte {
 }
 
 // Publisher connects under a client id, with a clean start, only to publish. It goes to the address that the
-// dialer has come to, and to no other one: the node's own session chooses the broker, and what is published
-// at another one reaches nobody.
+// dialer has come to, and to no other one: the node's own session chooses the broker, and clients of that
+// broker do not receive what is published at another one.
 func (l *Login) Publisher(ctx context.Context, clientID string) (*Publisher, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()

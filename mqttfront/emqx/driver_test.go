@@ -116,8 +116,8 @@ func (s *standIn) OnSessionEstablished(client *mqtt.Client, _ packets.Packet) {
 	s.report("connected", client.ID, map[string]any{"connected_at": at, "clean_start": true, "keepalive": 30})
 }
 
-// OnPacketEncode implements mqtt.Hook. It notes who is told that its session was taken over. The cause of the end does
-// not say that for sure: such a client may close its connection before mochi notes the cause.
+// OnPacketEncode implements mqtt.Hook. It notes which clients get a DISCONNECT because another one took their
+// session over. StopCause does not always say so: the client may close the connection before mochi sets it.
 func (s *standIn) OnPacketEncode(client *mqtt.Client, packet packets.Packet) packets.Packet {
 	if packet.FixedHeader.Type == packets.Disconnect && packet.ReasonCode == packets.ErrSessionTakenOver.Code {
 		s.mu.Lock()

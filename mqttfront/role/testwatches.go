@@ -7,19 +7,21 @@ import (
 	"holdfast/mqttfront/publish"
 )
 
-// Where the driver does not tell which clients disconnect, the watches of a client that died stay until
-// the next change of their keys. When the watches are nearly as many as may be, the leader goes through
-// the clients that watch, and tells each what one of its keys has, without a version, which clients
-// ignore. If that finds no subscriber, the watch ends, as after any other notification, and the client's
-// next watch is tested.
+// Where the driver does not tell which clients disconnect, the watches of a client that died stay
+// until the next change of their keys. When the watches are nearly as many as may be, the leader
+// goes through the clients that watch, and tells each what one of its keys has, without a version,
+// which clients ignore. If that finds no subscriber, the watch ends, as after any other
+// notification, and the client's next watch is tested.
 
 const (
 	watchTestInterval = time.Second
-	// clientsAtOnce bounds the clients that are tested at once. The next ones wait until the broker has answered.
+	// clientsAtOnce bounds the clients that are tested at once. The next ones wait until the broker
+	// has answered.
 	clientsAtOnce = 100
 	// watchTestTTL is short: a client that is away must not find a queue full of tests.
 	watchTestTTL = 2 * time.Second
-	// minTestPause and maxTestPause bound the time between two passes. It doubles after a pass that ended nothing.
+	// minTestPause and maxTestPause bound the time between two passes. It doubles after a pass that
+	// ended nothing.
 	minTestPause = 10 * time.Second
 	maxTestPause = 10 * time.Minute
 )
@@ -40,8 +42,8 @@ func (t *watchTests) ended(o *publish.Output) {
 	}
 }
 
-// testSomeWatches tests the next clients of a pass, if there are nearly as many watches as may be. It also tells
-// load what the watched patterns weigh.
+// testSomeWatches tests the next clients of a pass, if there are nearly as many watches as may be.
+// It also tells load what the watched patterns weigh.
 func (l *Leader) testSomeWatches(now time.Time) {
 	l.store.View(func(m *fsm.Machine) { // within, so that nothing is applied before the notifications are queued
 		l.mu.Lock()
@@ -99,8 +101,8 @@ func (l *Leader) sendTestLocked(event *fsm.Event, watch *fsm.WatchInfo) {
 	l.passUnsentLocked() // it may have displaced others
 }
 
-// testEnded is called when the broker has answered a notification. If it was a test and its client is not there, the
-// client's next watch is tested.
+// testEnded is called when the broker has answered a notification. If it was a test and its client
+// is not there, the client's next watch is tested.
 func (l *Leader) testEnded(o *publish.Output, gone bool) {
 	if o.Test == nil {
 		return

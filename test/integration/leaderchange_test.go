@@ -13,8 +13,9 @@ import (
 	"holdfast/internal/testwait"
 )
 
-// duringLeaderChanges runs clients of a cluster whose leader receives the requests, while the leadership is
-// transferred again and again. ask sends one request, and returns what is wrong with what came.
+// duringLeaderChanges runs clients of a cluster whose leader receives the requests, while the
+// leadership is transferred again and again. ask sends one request, and returns what is wrong with
+// what came.
 func duringLeaderChanges(t *testing.T, ask func(p *peer, number int) (fault string)) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, broker.address, "--cluster.ingest", "leader")
@@ -56,7 +57,8 @@ func duringLeaderChanges(t *testing.T, ask func(p *peer, number int) (fault stri
 	t.Logf("%d requests during %d transfers", asked.Load(), transfers)
 }
 
-// answer waits for a reply to a request. Around a change of the leader, earlier ones may come again.
+// answer waits for a reply to a request. Around a change of the leader, earlier ones may come
+// again.
 func (p *peer) answer(correlation string) (message *paho.Publish, fault string) {
 	for limit := time.After(wait); ; {
 		select {
@@ -81,7 +83,8 @@ func TestScanIsAnsweredAcrossLeaderChanges(t *testing.T) {
 	})
 }
 
-// † A request that is sent again after its reply is answered again, with the same reply, also while the leader changes.
+// † A request that is sent again after its reply is answered again, with the same reply, also while
+// the leader changes.
 func TestCopyAfterTheReplyIsAnsweredAcrossLeaderChanges(t *testing.T) {
 	duringLeaderChanges(t, func(p *peer, number int) string {
 		set := request{

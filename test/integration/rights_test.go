@@ -11,9 +11,9 @@ import (
 	"holdfast/internal/testwait"
 )
 
-// † Nothing shows a client more than a GET would (as CVE-2026-73499 of etcd did: a watch with fewer rights
-// than a read): watches of keys and of patterns, also with changes that a transaction or an expiry makes,
-// the keys of SCAN, Follow, and what the store says of conditions.
+// † Nothing shows a client more than a GET would (as CVE-2026-73499 of etcd did: a watch with fewer
+// rights than a read): watches of keys and of patterns, also with changes that a transaction or an
+// expiry makes, the keys of SCAN, Follow, and what the store says of conditions.
 func TestNothingShowsMoreThanARead(t *testing.T) {
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
 	writePolicy(t, policy, `rules:
@@ -83,8 +83,9 @@ func TestNothingShowsMoreThanARead(t *testing.T) {
 	}
 }
 
-// Exports, the status page and the rest of the admin API show all keys: they need an administrator's certificate, or
-// the machine itself. The port for health and metrics shows none of them.
+// Exports, the status page and the rest of the admin API show all keys: they need an
+// administrator's certificate, or the machine itself. The port for health and metrics shows none of
+// them.
 func TestHealthPortShowsNoKeys(t *testing.T) {
 	s := newServer(t, "mqtt://"+startMosquitto(t).address, t.TempDir())
 	s.waitReady(t)

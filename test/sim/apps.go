@@ -14,8 +14,9 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// Apps are processes that use package client as users do: they hold a lock in turn and count under its
-// protection, and they follow keys. What they count and what they follow is compared with the state.
+// Apps are processes that use package client as users do: they hold a lock in turn and count under
+// its protection, and they follow keys. What they count and what they follow is compared with the
+// state.
 const (
 	appLock    = "app/lock"
 	appCounter = "app/counter"
@@ -147,8 +148,8 @@ func (w *app) hold() {
 	}
 }
 
-// count counts under the protection of the lock's token. First it writes the counter as it is, with the
-// token: from then on the store refuses the writes of earlier holders.
+// count counts under the protection of the lock's token. First it writes the counter as it is, with
+// the token: from then on the store refuses the writes of earlier holders.
 func (w *app) count(lock *store.Lock) {
 	value, claimed := w.claim(lock)
 	for range w.random.IntN(5) {
@@ -237,7 +238,8 @@ func (c *counted) lost(value int) {
 	c.unknown[value] = true
 }
 
-// end lets the apps end their work, compares what they have with the state, and closes their clients.
+// end lets the apps end their work, compares what they have with the state, and closes their
+// clients.
 func (a *apps) end() {
 	close(a.over)
 	for _, w := range a.workers {
@@ -255,7 +257,8 @@ func (a *apps) end() {
 	}
 }
 
-// checkCounter: each acknowledged increment counts once, and one without a known outcome once at most.
+// checkCounter: each acknowledged increment counts once, and one without a known outcome once at
+// most.
 func (a *apps) checkCounter(w *app) {
 	ctx, cancel := within(30 * time.Second)
 	defer cancel()
