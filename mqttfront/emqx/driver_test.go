@@ -40,6 +40,7 @@ type standIn struct {
 	takeovers int                     // how many ends of connections that were taken over were published
 	endsLast  bool                    // the end of a connection that was taken over is published last
 	newest    map[string]*mqtt.Client // by client id: the client of its newest connection
+	sessions  map[string]int          // by client id: how many of its connections were reported
 	takenOver map[*mqtt.Client]bool   // who was told so
 	connected map[*mqtt.Client]int64  // when each client connected, in milliseconds since the Unix epoch
 	latest    int64                   // the latest time in connected; without behind, each one is later than the one before
@@ -53,7 +54,7 @@ const (
 
 func startStandIn(t *testing.T) *standIn {
 	t.Helper()
-	s := &standIn{connected: map[*mqtt.Client]int64{}, newest: map[string]*mqtt.Client{}, takenOver: map[*mqtt.Client]bool{}}
+	s := &standIn{connected: map[*mqtt.Client]int64{}, newest: map[string]*mqtt.Client{}, takenOver: map[*mqtt.Client]bool{}, sessions: map[string]int{}}
 	s.changed.L = &s.mu
 	s.server = mqtt.New(&mqtt.Options{InlineClient: true, Logger: slog.New(slog.DiscardHandler)})
 	listener := listeners.NewTCP(listeners.Config{ID: "tcp", Address: "127.0.0.1:0"})
@@ -114,6 +115,10 @@ func (s *standIn) OnSessionEstablished(client *mqtt.Client, _ packets.Packet) {
 	s.changed.Broadcast()
 	s.mu.Unlock()
 	s.report("connected", client.ID, map[string]any{"connected_at": at, "clean_start": true, "keepalive": 30})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions[client.ID]++
+	s.changed.Broadcast()
 }
 
 // OnPacketEncode implements mqtt.Hook. It notes which clients get a DISCONNECT because another one took their
@@ -246,9 +251,13 @@ func TestSubscribesOnBehalfOfClients(t *testing.T) {
 	}
 }
 
-// connect connects a client. Close and Abort of the result end the connection.
+// connect connects a client, and waits until the stand-in has reported it: mochi sends the CONNACK before that, and a
+// second connection of the client could be reported before the first. Close and Abort of the result end the connection.
 func (s *standIn) connect(t *testing.T, id string) *mqttconn.Publisher {
 	t.Helper()
+	s.mu.Lock()
+	before := s.sessions[id]
+	s.mu.Unlock()
 	dialer := &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: s.address()}}, Timeout: time.Second}
 	conn, err := dialer.Dial(t.Context())
 	if err != nil {
@@ -259,6 +268,11 @@ func (s *standIn) connect(t *testing.T, id string) *mqttconn.Publisher {
 		t.Fatal(err)
 	}
 	t.Cleanup(publisher.Close)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.sessions[id] == before {
+		s.changed.Wait()
+	}
 	return publisher
 }
 
