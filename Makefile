@@ -38,12 +38,11 @@ KINDS    ?=
 PAIRS    ?=
 DURATION ?= 2m
 NODES    ?= 0
-INGEST   ?=
 FIRST    ?= 1
 MUTANTS  ?= all
 SIMULATE := go run ./test/sim/simulate
 
-# The chaos harness: make chaos SEED=7 NODES=5 DURATION=5m INGEST=leader, and perhaps FAULTS=kind,kind or MUTANT=name; SEED=0 draws one.
+# The chaos harness: make chaos SEED=7 NODES=5 DURATION=5m, and perhaps FAULTS=kind,kind or MUTANT=name; SEED=0 draws one.
 SEED     ?= 0
 DIR      ?= report/chaos
 # Brokers of the matrix; empty is all.
@@ -92,9 +91,9 @@ test-page: ## the status page in Debian's Chromium; its pictures are in report/p
 	@$(MAKE) --no-print-directory packages PACKAGES=chromium
 	cd test/page && CI=true go test -count=1 -timeout 5m -v ./...
 
-SIMULATION = $(SIMULATE) -seeds $(SEEDS) -first $(FIRST) -schedule $(SCHEDULE) -schedules $(SCHEDULES) -duration $(DURATION) -nodes $(NODES) -ingest "$(INGEST)" -kinds "$(KINDS)" -without "$(WITHOUT)"
+SIMULATION = $(SIMULATE) -seeds $(SEEDS) -first $(FIRST) -schedule $(SCHEDULE) -schedules $(SCHEDULES) -duration $(DURATION) -nodes $(NODES) -kinds "$(KINDS)" -without "$(WITHOUT)"
 
-sim: ## whole clusters in virtual time with faults drawn from seeds: SEEDS, FIRST, SCHEDULE, SCHEDULES, DURATION, NODES, INGEST, KINDS, WITHOUT, PAIRS
+sim: ## whole clusters in virtual time with faults drawn from seeds: SEEDS, FIRST, SCHEDULE, SCHEDULES, DURATION, NODES, KINDS, WITHOUT, PAIRS
 	$(SIMULATION) $(if $(PAIRS),-pairs)
 
 sim-long: ## the same for hours: 5000 pairs, with seeds from the clock
@@ -110,10 +109,10 @@ sim-mutants: ## show that the simulation catches each of the mutants (or MUTANTS
 	$(SIMULATION) -mutants $(MUTANTS)
 
 chaos: chaos-packages ## real containers under faults for DURATION: SEED, NODES; needs root, Docker Engine and docker-compose
-	$(CHAOS) run --seed $(SEED) --nodes $(if $(filter 0,$(NODES)),5,$(NODES)) --duration $(if $(filter file,$(origin DURATION)),5m,$(DURATION)) --report $(CURDIR)/$(DIR) --ingest "$(INGEST)" --faults "$(FAULTS)" --mutant "$(MUTANT)"
+	$(CHAOS) run --seed $(SEED) --nodes $(if $(filter 0,$(NODES)),5,$(NODES)) --duration $(if $(filter file,$(origin DURATION)),5m,$(DURATION)) --report $(CURDIR)/$(DIR) --faults "$(FAULTS)" --mutant "$(MUTANT)"
 
 chaos-smoke: chaos-packages ## the same with three nodes and three faults, 90 s
-	$(CHAOS) run --smoke --seed $(SEED) --nodes 3 --duration 90s --ingest "$(INGEST)" --mutant "$(MUTANT)" --report $(CURDIR)/$(DIR)-smoke
+	$(CHAOS) run --smoke --seed $(SEED) --nodes 3 --duration 90s --mutant "$(MUTANT)" --report $(CURDIR)/$(DIR)-smoke
 
 chaos-check: ## judge an old run again: DIR
 	$(CHAOS) check $(abspath $(DIR))
@@ -214,10 +213,10 @@ bench-tls: bench-build ## SETs with TLS to the broker beside SETs without; fails
 	bin/bench tls --output report/bench-tls --rounds 3 --duration 1500ms
 
 bench-go: ## micro-benchmarks of the hot paths, six times, for benchstat
-	go test -run '^$$' -bench . -benchmem -count 6 ./fsm ./resp ./internal/glob ./mqttfront/role ./mqttfront/wire ./internal/mqttconn
+	go test -run '^$$' -bench . -benchmem -count 6 ./fsm ./resp ./internal/glob ./mqttfront/leader ./mqttfront/wire ./internal/mqttconn
 
 allocations: ## fail when a SET allocates more than it did (without the race detector, which allocates, too)
-	HOLDFAST_ALLOCATIONS=1 go test -count=1 -run Allocat -v ./fsm ./mqttfront/role ./internal/mqttconn ./resp
+	HOLDFAST_ALLOCATIONS=1 go test -count=1 -run Allocat -v ./fsm ./mqttfront/leader ./internal/mqttconn ./resp
 
 bin/linux-%/holdfast: FORCE
 	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $@ ./cmd/holdfast

@@ -25,7 +25,7 @@ type commandRouter struct {
 	proposer   atomic.Pointer[propose.Proposer] // remains after Serve returns, until the leadership's work has ended: entries may still be in flight
 	observer   interface {
 		Applied(outcome *fsm.EntryOutcome, tags []any)
-		Failed(tag any, unknown bool)
+		Failed(tag any, invalid bool)
 	}
 	// confirmTerm returns nil when this node was the leader of the term at some moment after the call.
 	confirmTerm func(ctx context.Context, term uint64) error
@@ -133,17 +133,17 @@ func (c *commandRouter) applied(outcome *fsm.EntryOutcome) {
 	c.observer.Applied(outcome, tags)
 }
 
-// failed ends the command with this tag without a result. unknown says that it may have taken effect, or may yet.
-func (c *commandRouter) failed(tag any, unknown bool) {
+// failed ends the command with this tag without a result.
+func (c *commandRouter) failed(tag any, why propose.Failure) {
 	switch tag := tag.(type) {
 	case nil:
 	case *waiter:
 		tag.err = peer.ErrNotDone
-		if unknown {
+		if why != propose.NotDone {
 			tag.err = peer.ErrOutcomeUnknown
 		}
 		close(tag.done)
 	default:
-		c.observer.Failed(tag, unknown)
+		c.observer.Failed(tag, why == propose.Invalid)
 	}
 }

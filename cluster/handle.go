@@ -28,11 +28,6 @@ func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Metho
 		return nil, n.offerer.Handle(ctx, request)
 	case peer.MethodHash:
 		return n.verifier.handleHash(ctx, request)
-	case peer.MethodBroadcast:
-		n.broadcaster.handleBroadcast(request)
-		return nil, nil
-	case peer.MethodHeldRequests:
-		return n.broadcaster.handleHeld(request)
 	default:
 		return nil, fmt.Errorf("%w: method %d is unknown to this version", peer.ErrRefused, method)
 	}

@@ -28,19 +28,16 @@ type recorder struct {
 	mu       sync.Mutex
 	outcomes []fsm.EntryOutcome
 	serving  chan uint64 // the term of each call of Serve
-	told     []string
-	held     []string
 
 	brokerDown atomic.Bool
 }
 
 // reply is the tag of a command or a read. done is closed when that has ended.
 type reply struct {
-	done    chan struct{}
-	index   uint64
-	result  fsm.Result
-	failed  bool
-	unknown bool
+	done   chan struct{}
+	index  uint64
+	result fsm.Result
+	failed bool
 }
 
 func newReply() *reply { return &reply{done: make(chan struct{})} }
@@ -65,9 +62,9 @@ func (r *recorder) ReadDone(tag any, index uint64, result fsm.Result) {
 	close(waiting.done)
 }
 
-func (r *recorder) Failed(tag any, unknown bool) {
+func (r *recorder) Failed(tag any, _ bool) {
 	waiting := tag.(*reply)
-	waiting.failed, waiting.unknown = true, unknown
+	waiting.failed = true
 	close(waiting.done)
 }
 
@@ -75,21 +72,6 @@ func (r *recorder) Serve(ctx context.Context, term uint64) error {
 	r.serving <- term
 	<-ctx.Done()
 	return context.Cause(ctx)
-}
-
-func (r *recorder) HandleBroadcast(message []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.told = append(r.told, string(message))
-}
-
-func (r *recorder) Held(cursor uint64, _ time.Duration) ([]byte, uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if cursor >= uint64(len(r.held)) {
-		return nil, 0
-	}
-	return []byte(r.held[cursor]), cursor + 1
 }
 
 func (r *recorder) BrokerDownFor() time.Duration {

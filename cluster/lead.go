@@ -46,7 +46,7 @@ type leaderLoop struct {
 func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, startClusterTime int64) *leadership {
 	reads := readindex.Environment{
 		CommitIndex: l.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.raftLog.LastCommand,
-		State: l.state.StatusAndChange, View: l.state.View, Done: l.readDone, Failed: func(tag any) { l.commands.failed(tag, false) },
+		State: l.state.StatusAndChange, View: l.state.View, Done: l.readDone, Failed: func(tag any) { l.commands.failed(tag, propose.NotDone) },
 		ObserveReadIndex: l.metrics.observeReadIndex,
 	}
 	scans := reads

@@ -32,7 +32,7 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 	if _, err := n.Handle(t.Context(), stranger, peer.MethodJoin, join); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("without its certificate: %v", err)
 	}
-	if _, err := n.Handle(t.Context(), stranger, peer.MethodBroadcast, nil); !errors.Is(err, peer.ErrRefused) {
+	if _, err := n.Handle(t.Context(), stranger, peer.MethodHash, nil); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("a stranger as a member: %v", err)
 	}
 	if err := n.Membership().Add(t.Context(), "n2", false); err != nil {

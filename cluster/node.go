@@ -28,10 +28,9 @@ type Node struct {
 	members     *membership.Membership
 	autopilot   *autopilotRunner
 
-	broadcaster *broadcaster
-	verifier    *verifier
-	snapshots   *Snapshots
-	lifecycle   lifecycle
+	verifier  *verifier
+	snapshots *Snapshots
+	lifecycle lifecycle
 }
 
 // Membership returns the part of the node that changes the members of the cluster and transfers its leadership.
@@ -81,22 +80,6 @@ func (n *Node) ClusterClock() int64 { return n.clock.now() }
 
 // ClockOffset returns this node's wall clock minus the cluster's clock, and an error if they differ by more than they may, in either direction.
 func (n *Node) ClockOffset() (time.Duration, error) { return n.memberWatch.clockOffset() }
-
-// Alone reports whether this node is the only member.
-func (n *Node) Alone() bool { return n.self.alone() }
-
-// Broadcast sends a message to the observers of all other members, and does not repeat it. It returns when each member has answered or cannot be reached, or when the
-// context ends.
-func (n *Node) Broadcast(ctx context.Context, message []byte) { n.broadcaster.broadcast(ctx, message) }
-
-// CollectHeld calls handlePage with each page of the requests that the front ends of the other members hold. If age is above 0, two kinds are left out:
-// requests that were held for less than age, and requests with a known outcome for which no report (the leader's broadcast of what is answered) is
-// awaited. One goroutine per member calls handlePage with the member's pages in order; last is true for the member's final page. So handlePage must be
-// safe for concurrent use. CollectHeld returns when each member has sent everything or failed, 50 ms after more than half of all members (this one and
-// non-voters included) have sent everything, or when the context ends.
-func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte, last bool)) {
-	n.broadcaster.collectHeld(ctx, age, handlePage)
-}
 
 // Verify compares the states of all replicas at the index of a new entry. The error is ErrNotLeader on any other node than the leader, and otherwise as
 // those of Execute. A member that does not answer is no error: see Verification.Complete.

@@ -22,19 +22,14 @@ type Observer interface {
 	Restored(status fsm.Status)
 	// ReadDone is called with the result of a Read and its tag. index is the applied index at which the state was read.
 	ReadDone(tag any, index uint64, result fsm.Result)
-	// Failed is called with the tag of a command or a read that gets no result from this leadership. It must return quickly. If unknown is true, the command may
-	// have an effect, now or later, or must not be proposed again. If it is false, the command has no effect and will have none. For a read it is always false.
-	Failed(tag any, unknown bool)
+	// Failed is called with the tag of a command or a read that gets no result from this leadership. It must return quickly. The
+	// command may have an effect, now or later. If invalid is true, it has none, and must not be proposed again: it cannot be
+	// encoded.
+	Failed(tag any, invalid bool)
 	// Serve is called on a goroutine of its own when this node begins to lead in a raft term. It may call Propose until it returns. The context ends with the
 	// leadership. If Serve returns before that, the leadership ends: the error says why. If this node is still raft's leader then, it begins a new leadership in the
 	// same term with another LeaderStart, and calls Serve again.
 	Serve(ctx context.Context, term uint64) error
-	// HandleBroadcast is called with each message that another member sends with Node.Broadcast.
-	HandleBroadcast(message []byte)
-	// Held returns one page of the requests that the front end holds, and the cursor of the next page. The first cursor is 0; next is 0 at the end. If age is
-	// above 0, two kinds are left out: requests that were held for less than age, and requests with a known outcome for which no report (the leader's
-	// broadcast of what is answered) is awaited.
-	Held(cursor uint64, age time.Duration) (page []byte, next uint64)
 	// BrokerDownFor returns for how long this member has been unable to serve clients, because a broker connection is down or silent. If several are, the
 	// longest time counts. It returns 0 if none is.
 	BrokerDownFor() time.Duration

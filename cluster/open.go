@@ -74,7 +74,6 @@ func (n *Node) start(config Config, observer Observer) error {
 		config: autopilotConfig(config.Timing, config.TrailingEntries), raft: n.self.raft, id: config.ID, servers: n.self.servers, pinned: n.self.pinned,
 		status: n.self.status, peers: peers, log: n.env.Log,
 	}
-	n.broadcaster = &broadcaster{id: config.ID, servers: n.self.servers, client: n.env.Client, observer: observer, log: n.env.Log}
 	n.verifier = &verifier{
 		id: config.ID, servers: n.self.servers, client: n.env.Client, state: n.replica, execute: n.commands.executeAt,
 		serving: n.commands.serving, observe: n.env.Metrics.observeVerification, log: n.env.Log,

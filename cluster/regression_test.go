@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/cluster/peer"
 	"holdfast/fsm"
 
 	"github.com/hashicorp/raft"
@@ -37,7 +38,6 @@ func TestAppliedIsNeverReportedAsNotDone(t *testing.T) {
 		return q
 	})
 	<-q.serving
-	r := newReply()
 	slow, reading := make(chan struct{}), make(chan struct{})
 	var viewing sync.WaitGroup
 	viewing.Go(func() { // a reader locks the state, so that the entry is applied late
@@ -48,10 +48,11 @@ func TestAppliedIsNeverReportedAsNotDone(t *testing.T) {
 	})
 	<-reading
 	last := m.raftForTest().LastIndex()
-	if !m.Propose(set("k", "v"), r) {
-		t.Fatal("not taken up")
-	}
-	m.Flush()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := m.Execute(context.Background(), set("k", "v"))
+		ended <- err
+	}()
 	for m.raftForTest().LastIndex() == last {
 		<-time.After(time.Millisecond)
 	}
@@ -61,8 +62,7 @@ func TestAppliedIsNeverReportedAsNotDone(t *testing.T) {
 	}
 	close(slow)
 	viewing.Wait()
-	<-r.done
-	if r.failed && !r.unknown {
+	if err := <-ended; errors.Is(err, peer.ErrNotDone) {
 		t.Errorf("reported as not done; the key is there: %v", m.Status().State.Keys == 1)
 	}
 }

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -269,46 +267,6 @@ func TestLeadershipIsTransferredWhenTheBrokerIsLost(t *testing.T) {
 	}
 	better.recorder.brokerDown.Store(false)
 	testwait.Until(t, "the one with a broker leads", func() bool { return better.raftForTest().State() == raft.Leader })
-}
-
-// A broadcast reaches all other members, and not the sender. The requests that the others hold (received, and not known to be answered) are collected page
-// by page.
-func TestBroadcastReachesAllAndHeldRequestsAreCollected(t *testing.T) {
-	members := startCluster(t, 3)
-	n := leader(t, members...)
-	for _, m := range members {
-		m.recorder.mu.Lock()
-		m.recorder.held = []string{string(m.ID()) + "/1", string(m.ID()) + "/2"}
-		m.recorder.mu.Unlock()
-	}
-	n.Broadcast(t.Context(), []byte("answered"))
-	for _, m := range members {
-		want := []string{"answered"}
-		if m == n {
-			want = nil
-		}
-		m.recorder.mu.Lock()
-		if !slices.Equal(m.recorder.told, want) {
-			t.Errorf("%s was told %q, want %q", m.ID(), m.recorder.told, want)
-		}
-		m.recorder.mu.Unlock()
-	}
-	var mu sync.Mutex
-	pages := make(map[string][]string) // by member, in the order of arrival
-	n.CollectHeld(t.Context(), 0, func(id string, page []byte, last bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		pages[id] = append(pages[id], fmt.Sprintf("%s last=%v", page, last))
-	})
-	want := make(map[string][]string)
-	for _, m := range members {
-		if m != n {
-			want[string(m.ID())] = []string{string(m.ID()) + "/1 last=false", string(m.ID()) + "/2 last=false", " last=true"}
-		}
-	}
-	if !maps.EqualFunc(pages, want, slices.Equal) {
-		t.Errorf("the pages are %q, want %q", pages, want)
-	}
 }
 
 // Verify finds a replica whose state differs. A member that is down makes the result incomplete.

@@ -42,12 +42,6 @@ func (s *self) servers() []raft.Server {
 // term returns raft's current term.
 func (s *self) term() uint64 { return s.raft.CurrentTerm() }
 
-// alone reports whether this node is the only member.
-func (s *self) alone() bool {
-	servers := s.servers()
-	return len(servers) == 1 && servers[0].ID == s.ID
-}
-
 // leader returns the id of the leader that this node hears of; empty for none.
 func (s *self) leader() raft.ServerID {
 	_, id := s.raft.LeaderWithID()

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/mqttconn"
-	"holdfast/mqttfront/role"
+	"holdfast/mqttfront/leader"
 	"holdfast/mqttfront/wire"
 )
 
@@ -23,10 +23,10 @@ type Config struct {
 
 	Identity wire.Identity
 
-	role.Config
+	leader.Config
 
-	// SessionExpiry is the session expiry of the ingest sessions (by which a node receives requests), in whole seconds. A request that may have been queued
-	// in a session for longer is not executed.
+	// SessionExpiry is the session expiry of the cluster's session, by which requests come, in whole seconds. A request that
+	// may have been queued in it for longer is not executed.
 	SessionExpiry time.Duration
 	// DefaultExpiry is used in place of the message expiry for a request that has none.
 	DefaultExpiry time.Duration
@@ -57,12 +57,12 @@ func DefaultConfig() Config {
 		DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, // the defaults of the protocol
 		KeepAlive: 30 * time.Second, ConnectTimeout: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
 		PublishingConnections: 2, Window: 4096, QueueNotifications: 200_000, QueueBytes: 64 << 20,
-		Config: role.DefaultConfig(),
+		Config: leader.DefaultConfig(),
 	}
 }
 
 // decoder returns the decoder of requests. Margin is how long the dedup table (the outcomes of recent requests, by identity) keeps an outcome after the
-// request has expired. In that time the client may send a copy (DedupMargin), and the copy may wait in a session's queue (SessionExpiry) and at the leader
+// request has expired. In that time the client may send a copy (DedupMargin), and the copy may wait in the session's queue (SessionExpiry) and at the leader
 // (MaxWait).
 func (c *Config) decoder() wire.Decoder {
 	return wire.Decoder{
@@ -93,8 +93,7 @@ func (c *Config) Validate() error {
 		{"PublishingConnections", int64(c.PublishingConnections)},
 		{"Window", int64(c.Window)},
 		{"Executing", int64(c.Executing)},
-		{"HoldBytes", int64(c.HoldBytes)},
-		{"HoldMessages", int64(c.HoldMessages)},
+		{"RequestBytes", int64(c.RequestBytes)},
 		{"RequestsPerClient", int64(c.RequestsPerClient)},
 		{"OverloadAge", int64(c.OverloadAge)},
 		{"ProposalAge", int64(c.ProposalAge)},

@@ -1,11 +1,16 @@
 // Package mqttfront is the MQTT side of a node: it turns requests into commands, and publishes replies and notifications.
 //
-// With cluster.ingest: everywhere, every node receives every request by its own ingest session (package ingest). With
-// cluster.ingest: leader, only the leader receives them. Package wire decodes requests and encodes replies.
-// Package pending keeps the requests that are not known to be answered. The node's role (package role) decides what happens
-// to each of them. The leader publishes replies and notifications on the publishing connections (package publish). A new
-// leader takes these connections over from the old one before it publishes any reply or notification.
+//	front, err := mqttfront.New(config, environment)
+//	node, err := cluster.Open(..., front) // front is the cluster.Observer
+//	front.SetStore(node)
+//	front.Run(ctx) // connects the node to the broker
+//	// While the node leads, the cluster calls front.Serve.
 //
-// The package connects these parts and runs them. It knows nothing of Raft: it is given a role.Store. It knows nothing of a
-// particular broker either: what differs between brokers is in a broker.Driver.
+// Every node is connected to the broker by its own session (package session), which shows whether the broker is there. The
+// leader first takes over the publishing connections (package publish), so that no earlier leader publishes any more, and
+// then the cluster's session, which brings the requests that are not acknowledged yet. Package wire decodes requests and
+// encodes replies. Package leader executes and answers them. Package mirror keeps retained messages like the state.
+//
+// The package connects these parts and runs them. It knows nothing of Raft: it is given a leader.Store. It knows nothing of
+// a particular broker either: what differs between brokers is in a broker.Driver.
 package mqttfront

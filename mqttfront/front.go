@@ -11,39 +11,37 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/exclusive"
-	"holdfast/mqttfront/ingest"
+	"holdfast/mqttfront/leader"
 	"holdfast/mqttfront/metrics"
 	"holdfast/mqttfront/mirror"
 	"holdfast/mqttfront/publish"
-	"holdfast/mqttfront/role"
+	"holdfast/mqttfront/session"
 )
 
 // Environment is all that a Front touches outside of its own memory.
 type Environment struct {
 	Dialer  *mqttconn.Dialer
 	Driver  broker.Driver
-	Contact ingest.ContactStore // keeps, across restarts, up to when the session has delivered what the broker received
-	Wall    func() int64        // milliseconds since the Unix epoch
+	Wall    func() int64 // milliseconds since the Unix epoch
 	Random  func() uint64
 	Log     *slog.Logger
 	Metrics *metrics.Metrics
 }
 
-// Front is the MQTT side of one node. Run receives requests on every node. Serve answers them while the node leads. The store calls Serve and the methods in
-// observer.go. All methods are safe for concurrent use.
+// Front is the MQTT side of one node. Run keeps the node connected to the broker. Serve receives requests and answers them while
+// the node leads. The store calls Serve and the methods in observer.go. All methods are safe for concurrent use.
 type Front struct {
 	config *Config
 	log    *slog.Logger
 
-	store         role.Store
+	store         leader.Store
 	hasStore      chan struct{} // closed when there is a store
 	stopAdmitting func()        // stops the receiver from admitting requests; further calls do nothing
 
-	dispatcher  *role.Dispatcher
-	receiver    *role.Receiver
-	clients     *role.Clients
-	barrier     *ingest.Barrier
-	session     *ingest.NodeSession
+	dispatcher  *leader.Dispatcher
+	receiver    *leader.Receiver
+	clients     *leader.Clients
+	session     *session.Own
 	leading     leading
 	disconnects *broker.Feed
 	outbox      *publish.Outbox
@@ -53,11 +51,10 @@ type Front struct {
 
 // leading is what a front end has for its leaderships.
 type leading struct {
-	// newSession creates the session by which the leader receives requests. It is nil if the setting cluster.ingest is "everywhere": then each node's
-	// own session receives them.
-	newSession func() *ingest.LeaderSession
-	session    atomic.Pointer[ingest.LeaderSession] // the session that newSession created for this leadership; nil if there is none
-	serving    atomic.Bool                          // Serve has begun to serve
+	// newSession returns the cluster's session for a leadership.
+	newSession func() *session.Cluster
+	session    atomic.Pointer[session.Cluster] // of this leadership; nil while there is none
+	serving    atomic.Bool                     // Serve has begun to serve
 }
 
 // New returns a front end without a store. SetStore gives it the store later, because the store needs a front end when it is created.
@@ -68,7 +65,7 @@ func New(config Config, env Environment) (*Front, error) {
 	metrics, log, pause := env.Metrics, env.Log, newPause(env.Random)
 	f := &Front{
 		config: &config, log: log, hasStore: make(chan struct{}),
-		dispatcher: role.NewDispatcher(&config.Config, metrics, log), barrier: ingest.NewBarrier(),
+		dispatcher: leader.NewDispatcher(&config.Config, metrics, log),
 	}
 	f.disconnects = broker.NewFeed(env.Driver, func(ctx context.Context) { pause(ctx, config.BackoffMax) }, metrics.Disconnects.WithLabelValues("dropped").Inc, log)
 	f.clients = f.dispatcher.NewClients(env.Driver)
@@ -77,47 +74,43 @@ func New(config Config, env Environment) (*Front, error) {
 	decoder := config.decoder()
 	decoder.Store = config.Cluster + "/" + config.Node
 	decoder.Reserved = func(topic string) bool { return f.mirror.Owns(topic) }
-	f.receiver = role.NewReceiver(f.dispatcher, env.Driver, decoder, drain, f.clients.Kick, func(m mqttconn.Message) bool { return f.exclusive.IsQuestion(m.Publish) })
+	f.receiver = leader.NewReceiver(f.dispatcher, env.Driver, decoder, drain, f.clients.Kick, func(m mqttconn.Message) bool { return f.exclusive.IsQuestion(m.Publish) })
 	f.newConnections(env)
 	return f, nil
 }
 
-// newConnections creates the node's own session, the constructor of the leader's sessions, the outbox and the mirrors. It opens no connection.
+// newConnections creates the node's own session, the constructor of the cluster's, the outbox and the mirrors. It opens no
+// connection.
 func (f *Front) newConnections(env Environment) {
 	config, pause := f.config, newPause(env.Random)
 	login := &mqttconn.Login{
 		Dialer: env.Dialer, Username: config.Username, Password: config.Password, KeepAlive: config.KeepAlive, Timeout: config.ConnectTimeout, Window: config.Window,
 	}
-	sessionConfig := ingest.Config{
+	sessionConfig := session.Config{
 		Cluster: config.Cluster, Node: config.Node, SessionExpiry: config.SessionExpiry, ProbeInterval: config.ProbeInterval,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}
-	sessionEnv := ingest.Environment{
-		Login: login, Contact: env.Contact, Wall: env.Wall, Random: env.Random, Pause: pause,
-		Log: env.Log, Metrics: env.Metrics.Ingest,
+	sessionEnv := session.Environment{
+		Login: login, Wall: env.Wall, Random: env.Random, Pause: pause, Log: env.Log, Metrics: env.Metrics.Session,
 	}
-	awaiting := &sessionAwaiter{barrier: f.barrier, blocked: f.dispatcher.Blocked, countWithoutSession: env.Metrics.WithoutSession.Inc, log: env.Log}
-	awaitSession := awaiting.await
-	if config.IngestAtLeader {
-		f.leading.newSession = func() *ingest.LeaderSession {
-			return ingest.NewLeaderSession(&sessionConfig, &sessionEnv, f.receiver, f.barrier, f.store.ClusterClock, f.store.Confirm)
-		}
-		awaitSession = func(context.Context, time.Time) {} // nothing to wait for: the broker keeps the requests for the leader's session
+	f.leading.newSession = func() *session.Cluster {
+		return session.NewCluster(&sessionConfig, &sessionEnv, f.receiver, f.store.ClusterClock, f.store.Confirm)
 	}
-	f.exclusive = exclusive.New(exclusive.Config{Cluster: config.Cluster, Node: config.Node, ClientID: sessionConfig.NodeClientID()}, exclusive.Environment{
+	f.exclusive = exclusive.New(exclusive.Config{Cluster: config.Cluster, Node: config.Node, ClientID: sessionConfig.OwnClientID()}, exclusive.Environment{
 		Leads: f.dispatcher.Leads, Wall: env.Wall, Random: env.Random, Observe: env.Metrics.SetOtherStore, Log: env.Log,
 	})
-	f.session = ingest.NewNodeSession(&sessionConfig, &sessionEnv, f.receiver, f.barrier, !config.IngestAtLeader,
-		ingest.Replies{Topic: f.exclusive.ResponseTopic(), Receive: f.exclusive.Answered, Begun: f.exclusive.Ask})
+	f.session = session.NewOwn(&sessionConfig, &sessionEnv, session.Replies{
+		Topic: f.exclusive.ResponseTopic(), Receive: f.exclusive.Answered, Begun: f.exclusive.Ask,
+	})
 	f.outbox = publish.NewOutbox(publish.Config{
 		Cluster: config.Cluster, Connections: config.PublishingConnections, MaxNotifications: config.QueueNotifications, MaxNotificationBytes: config.QueueBytes,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}, publish.Environment{
 		Connect: login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: pause,
-		SessionUpSince: f.session.UpSince, AwaitSession: awaitSession, TrustedIdentity: env.Driver.TrustedIdentity, Log: env.Log, Metrics: env.Metrics.Publish,
+		SessionUpSince: f.session.UpSince, TrustedIdentity: env.Driver.TrustedIdentity, Log: env.Log, Metrics: env.Metrics.Publish,
 	})
 	f.mirror = mirror.New(mirror.Config{
-		Cluster: config.Cluster, MaxPacket: ingest.MaxPacket, BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
+		Cluster: config.Cluster, MaxPacket: session.MaxPacket, BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}, mirror.Environment{
 		Login: login, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, View: func(see func(*fsm.Machine)) { f.store.View(see) },
 		Pause: pause, Log: env.Log, Metrics: env.Metrics.Mirror,
@@ -125,16 +118,16 @@ func (f *Front) newConnections(env Environment) {
 }
 
 // SetStore gives the front end its store. It is called once, before Run; Serve waits for it.
-func (f *Front) SetStore(store role.Store) {
+func (f *Front) SetStore(store leader.Store) {
 	f.store = store
 	f.dispatcher.SetStore(store)
 	close(f.hasStore)
 }
 
-// Run receives requests until the context ends.
+// Run keeps the node connected to the broker until the context ends.
 func (f *Front) Run(ctx context.Context) {
 	var workers sync.WaitGroup
-	for _, work := range []func(context.Context){f.dispatcher.Run, f.disconnects.Run, f.clients.Run, f.session.Run, f.mirror.FollowSettings, f.askForOthers} {
+	for _, work := range []func(context.Context){f.disconnects.Run, f.clients.Run, f.session.Run, f.mirror.FollowSettings, f.askForOthers} {
 		workers.Go(func() { work(ctx) })
 	}
 	workers.Wait()
@@ -153,7 +146,7 @@ func (f *Front) DisconnectFeedErr() error {
 func (f *Front) Mirror() *mirror.Mirror { return f.mirror }
 
 // Accepting reports whether this node leads and already proposes new requests on arrival.
-func (f *Front) Accepting() bool { return f.dispatcher.Accepting() }
+func (f *Front) Accepting() bool { return f.dispatcher.Leads() }
 
 // Drain stops admitting requests, and waits until the executing ones are answered or the context ends. Later messages are not
 // acknowledged, so the broker delivers them again.

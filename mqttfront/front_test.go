@@ -15,15 +15,13 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
-	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/metrics"
 )
 
 // fakeStore accepts every command, executes none, and counts the proposals.
 type fakeStore struct {
 	machine *fsm.Machine
-	held    map[string][][]byte // the pages that CollectHeld returns, by node
-	dialer  *mqttconn.Dialer    // of the front end
+	dialer  *mqttconn.Dialer // of the front end
 
 	mu       sync.Mutex
 	proposed int
@@ -43,27 +41,12 @@ func (s *fakeStore) count() int {
 	return s.proposed
 }
 
-func (s *fakeStore) Read(*fsm.Command, any) bool       { return true }
-func (s *fakeStore) Flush()                            {}
-func (s *fakeStore) ClusterClock() int64               { return time.Now().UnixMilli() }
-func (s *fakeStore) Alone() bool                       { return false }
-func (s *fakeStore) Broadcast(context.Context, []byte) {}
-func (s *fakeStore) Confirm(context.Context) error     { return nil }
-func (s *fakeStore) View(f func(*fsm.Machine))         { f(s.machine) }
-func (s *fakeStore) SetPublished(uint64)               {}
-
-func (s *fakeStore) CollectHeld(_ context.Context, _ time.Duration, take func(string, []byte, bool)) {
-	for node, pages := range s.held {
-		for i, page := range pages {
-			take(node, page, i == len(pages)-1)
-		}
-	}
-}
-
-type fakeContact struct{ wall int64 }
-
-func (c *fakeContact) Load() (int64, bool)   { return c.wall, c.wall != 0 }
-func (c *fakeContact) Save(wall int64) error { c.wall = wall; return nil }
+func (s *fakeStore) Read(*fsm.Command, any) bool   { return true }
+func (s *fakeStore) Flush()                        {}
+func (s *fakeStore) ClusterClock() int64           { return time.Now().UnixMilli() }
+func (s *fakeStore) Confirm(context.Context) error { return nil }
+func (s *fakeStore) View(f func(*fsm.Machine))     { f(s.machine) }
+func (s *fakeStore) SetPublished(uint64)           {}
 
 // newTestFront returns a front end without a store, and a store for its SetStore.
 func newTestFront(t testing.TB) (*Front, *fakeStore) {
@@ -73,7 +56,7 @@ func newTestFront(t testing.TB) (*Front, *fakeStore) {
 	dialer := &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second}
 	f, err := New(config, Environment{
 		Dialer: dialer, Driver: broker.NoDriver{}, Wall: func() int64 { return time.Now().UnixMilli() }, Random: func() uint64 { return 1 },
-		Contact: &fakeContact{}, Log: slog.New(slog.DiscardHandler), Metrics: metrics.New(prometheus.NewRegistry()),
+		Log: slog.New(slog.DiscardHandler), Metrics: metrics.New(prometheus.NewRegistry()),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +69,7 @@ func arrive(f *Front, payload, correlation string) {
 	p := &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &paho.PublishProperties{
 		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), User: paho.UserProperties{{Key: "__srcId", Value: "c"}},
 	}}
-	f.receiver.Receive(context.Background(), mqttconn.Message{Publish: p}, ingest.Arrival{At: time.Now()}, func() {})
+	f.receiver.Receive(context.Background(), mqttconn.Message{Publish: p}, time.Now(), func() {})
 }
 
 func TestFrontConfigErrorsNameTheField(t *testing.T) {

@@ -4,21 +4,20 @@ import (
 	"time"
 
 	"holdfast/mqttfront/exclusive"
-	"holdfast/mqttfront/ingest"
+	"holdfast/mqttfront/session"
 )
 
 // Meeting returns how the node is connected to its broker, and whether it hears the others there.
 func (f *Front) Meeting() *Meeting {
-	return &Meeting{session: f.session, leading: &f.leading, questions: f.exclusive, barrier: f.barrier}
+	return &Meeting{session: f.session, leading: &f.leading, questions: f.exclusive}
 }
 
 // Meeting is how the node is connected to its broker, and whether it hears the others there. It
 // implements cluster.Broker.
 type Meeting struct {
-	session   *ingest.NodeSession
+	session   *session.Own
 	leading   *leading
 	questions *exclusive.Checker
-	barrier   *ingest.Barrier
 }
 
 // Asked implements cluster.Broker.
@@ -40,7 +39,10 @@ func (m *Meeting) DeliveringSince() time.Time {
 }
 
 // Delivered implements cluster.Broker.
-func (m *Meeting) Delivered(moment time.Time) bool { return m.barrier.HasReached(moment) }
+func (m *Meeting) Delivered(moment time.Time) bool {
+	s := m.leading.session.Load()
+	return s != nil && s.Delivered(moment)
+}
 
 // Ask implements cluster.Broker.
 func (m *Meeting) Ask() { m.questions.Ask() }

@@ -1,12 +1,8 @@
 package mqttfront
 
-import (
-	"time"
+import "holdfast/fsm"
 
-	"holdfast/fsm"
-)
-
-// The methods below implement cluster.Observer: what the store reports to the front end, and what it asks the front end for.
+// The methods below implement cluster.Observer: what the store reports to the front end.
 
 // Applied implements the store's observer.
 func (f *Front) Applied(outcome *fsm.EntryOutcome, tags []any) {
@@ -15,23 +11,12 @@ func (f *Front) Applied(outcome *fsm.EntryOutcome, tags []any) {
 }
 
 // Restored implements the store's observer.
-func (f *Front) Restored(status fsm.Status) {
-	f.dispatcher.Restored(status)
-	f.mirror.Restored()
-}
+func (f *Front) Restored(fsm.Status) { f.mirror.Restored() }
 
 // ReadDone implements the store's observer.
-func (f *Front) ReadDone(tag any, index uint64, result fsm.Result) {
-	f.dispatcher.ReadDone(tag, index, result)
+func (f *Front) ReadDone(tag any, _ uint64, result fsm.Result) {
+	f.dispatcher.ReadDone(tag, result)
 }
 
 // Failed implements the store's observer.
-func (f *Front) Failed(tag any, unknown bool) { f.dispatcher.Failed(tag, unknown) }
-
-// Held implements the store's observer.
-func (f *Front) Held(cursor uint64, age time.Duration) (page []byte, next uint64) {
-	return f.dispatcher.Held(cursor, age)
-}
-
-// HandleBroadcast implements the store's observer.
-func (f *Front) HandleBroadcast(message []byte) { f.dispatcher.HandleBroadcast(message) }
+func (f *Front) Failed(tag any, invalid bool) { f.dispatcher.Failed(tag, invalid) }

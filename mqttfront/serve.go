@@ -4,12 +4,11 @@ import (
 	"context"
 	"fmt"
 	"sync"
-
-	"holdfast/mqttfront/role"
 )
 
-// Serve implements the store's observer: it does the leader's work in one leadership. It takes over the publishing connections, answers the requests that
-// earlier leaders left unanswered, and then serves new requests, until the context ends. The error is the context's cause.
+// Serve implements the store's observer: it does the leader's work in one leadership. It takes over the publishing connections,
+// publishes what the earlier leader did not, and then takes over the cluster's session and serves its requests, until the
+// context ends. The error is the context's cause.
 func (f *Front) Serve(ctx context.Context, term uint64) error {
 	select {
 	case <-f.hasStore:
@@ -27,28 +26,18 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 		watching.Wait()
 	}()
 	watching.Go(func() { stop(f.exclusive.AwaitOther(ctx)) })
-	leader := f.dispatcher.NewLeader(f.barrier, f.session.DeliveringSince, f.clients)
-	var held role.PeerRequests
-	var collecting sync.WaitGroup
-	untilConnected, stopCollecting := context.WithCancel(ctx) // ends when the publishing connections are up; until then CollectFromPeers asks again
-	collecting.Go(func() { held = leader.CollectFromPeers(ctx, untilConnected) })
-	defer collecting.Wait()
-	defer stopCollecting()
-	connections, err := f.outbox.Connect(ctx, leader)
+	requests := f.leading.newSession()
+	l := f.dispatcher.NewLeader(f.clients, requests.Reconnect)
+	connections, err := f.outbox.Connect(ctx, l)
 	if err != nil {
 		return fmt.Errorf("take over the publishing connections: %w", err)
 	}
 	defer connections.Close()
-	stopCollecting()
-	collecting.Wait()
-	f.dispatcher.BeginLeading(leader, held, connections)
+	f.dispatcher.Begin(l, connections)
+	f.leading.session.Store(requests)
+	defer f.leading.session.Store(nil)
 	var working sync.WaitGroup
-	if f.leading.newSession != nil {
-		session := f.leading.newSession()
-		f.leading.session.Store(session)
-		defer f.leading.session.Store(nil)
-		working.Go(func() { session.Run(ctx) })
-	}
+	working.Go(func() { requests.Run(ctx) })
 	f.leading.serving.Store(true)
 	f.exclusive.Serving()
 	defer f.leading.serving.Store(false)
@@ -64,7 +53,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 		}
 	})
 	f.log.Info("serving", "term", term)
-	f.dispatcher.Lead(ctx, leader)
+	f.dispatcher.Lead(ctx, l)
 	working.Wait()
 	return context.Cause(ctx)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,14 +11,19 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"holdfast/internal/mqttconn"
 	"holdfast/internal/mqttconn/mqtttest"
 	"holdfast/internal/testwait"
+	"holdfast/internal/topics"
 )
 
 // fakeBroker accepts connections and keeps what is published on them.
 type fakeBroker struct {
+	request *packets.Publish // is sent to whoever subscribes to requests; nil for none
+
 	mu        sync.Mutex
 	connects  int
+	clients   []string // the client ids of the connections that had a CONNECT, in order
 	published []publication
 	open      int
 }
@@ -47,7 +51,16 @@ func (b *fakeBroker) serve(conn net.Conn) {
 		switch content := packet.Content.(type) {
 		case *packets.Connect:
 			client = content.ClientID
-			b.count(func() { b.connects++ })
+			b.count(func() {
+				b.connects++
+				b.clients = append(b.clients, client)
+			})
+		case *packets.Subscribe:
+			if b.request != nil && strings.HasSuffix(client, "-ingest") {
+				if _, err := conn.Write(mqttconn.AppendPublish(nil, b.request)); err != nil {
+					return nil, false
+				}
+			}
 		case *packets.Publish:
 			message := publication{client, content.Topic, string(content.Properties.CorrelationData), string(content.Payload)}
 			b.count(func() { b.published = append(b.published, message) })
@@ -115,42 +128,40 @@ func TestSessionTakeoverIsConfirmedTwice(t *testing.T) {
 	}
 }
 
-// † A new leader whose leadership is confirmed answers the requests that it held, and those that only another node held. It publishes the replies on the
-// publishing connections that it took over.
-func TestNewLeaderAnswersHeldRequests(t *testing.T) {
+// † A new leader takes over the publishing connections before the cluster's session, so that no earlier leader publishes any
+// more, and answers what that session brings on these connections.
+func TestLeaderPublishesBeforeItReceives(t *testing.T) {
 	f, s := newTestFront(t)
 	f.SetStore(s)
-	broker := &fakeBroker{}
+	broker := &fakeBroker{request: &packets.Publish{QoS: 1, PacketID: 1, Topic: topics.Invoke, Payload: []byte("*1\r\n$4\r\nNOPE\r\n"), Properties: &packets.Properties{
+		ResponseTopic: "clients/c/r", CorrelationData: []byte(strings.Repeat("a", 16)),
+	}}}
 	s.dialer.Network = broker.dial
-	arrive(f, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("a", 16))
-	other, otherStore := newTestFront(t)
-	other.SetStore(otherStore)
-	arrive(other, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("b", 16))
-	page, _ := other.Held(0, 0)
-	s.held = map[string][][]byte{"n2": {page}}
-	f.barrier.Advance(time.Now().Add(time.Hour)) // nothing is on its way any more
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- f.Serve(ctx, 1) }()
-	testwait.Within(t, 10*time.Second, "two answers are published", func() bool {
+	answers := func() (answers []publication) {
 		broker.mu.Lock()
 		defer broker.mu.Unlock()
-		return len(broker.published) >= 2
-	})
+		for _, p := range broker.published {
+			if !strings.HasSuffix(p.topic, "/probe") {
+				answers = append(answers, p)
+			}
+		}
+		return answers
+	}
+	testwait.Within(t, 10*time.Second, "an answer is published", func() bool { return len(answers()) > 0 })
 	cancel()
 	<-ended
 	broker.mu.Lock()
-	defer broker.mu.Unlock()
-	slices.SortFunc(broker.published, func(a, b publication) int { return strings.Compare(a.correlation, b.correlation) })
-	if len(broker.published) != 2 {
-		t.Fatalf("the answers are %q, want one of each request", broker.published)
+	if last := len(broker.clients) - 1; last != 2 || broker.clients[last] != "holdfast-ingest" {
+		t.Errorf("connections in the order %v, want that of the requests last", broker.clients)
 	}
-	for i, correlation := range []string{strings.Repeat("a", 16), strings.Repeat("b", 16)} {
-		got := broker.published[i]
-		if !strings.HasPrefix(got.connection, "holdfast-out-") || got.topic != "clients/c/r" || got.correlation != correlation || !strings.HasPrefix(got.payload, "-ERR") {
-			t.Errorf("answer %d is %q, want an error for %s on a publishing connection", i, got, correlation)
-		}
+	broker.mu.Unlock()
+	got := answers()[0]
+	if !strings.HasPrefix(got.connection, "holdfast-out-") || got.topic != "clients/c/r" || got.correlation != strings.Repeat("a", 16) || !strings.HasPrefix(got.payload, "-ERR") {
+		t.Errorf("the answer is %q, want an error on a publishing connection", got)
 	}
 	if s.count() != 0 {
 		t.Error("an invalid command was proposed")

@@ -11,14 +11,12 @@ type Method uint8
 
 // The methods. A caller that is not a member may use only those for which Public is true.
 const (
-	MethodTerm         Method = 10 // raft's current term, and the member's wall clock
-	MethodPeerStatus   Method = 11 // a Status
-	MethodIsMember     Method = 12 // whether a raft id is a member, as the leader knows; true for every id while a configuration is uncommitted
-	MethodJoin         Method = 13 // add the node that the request names, or change its address
-	MethodOffer        Method = 14 // settings for the leader to propose
-	MethodHash         Method = 15 // hash of the state at a log index
-	MethodBroadcast    Method = 16 // a message for the front end; the answer is empty
-	MethodHeldRequests Method = 17 // a page of the requests that the front end holds: received, and not known to be answered
+	MethodTerm       Method = 10 // raft's current term, and the member's wall clock
+	MethodPeerStatus Method = 11 // a Status
+	MethodIsMember   Method = 12 // whether a raft id is a member, as the leader knows; true for every id while a configuration is uncommitted
+	MethodJoin       Method = 13 // add the node that the request names, or change its address
+	MethodOffer      Method = 14 // settings for the leader to propose
+	MethodHash       Method = 15 // hash of the state at a log index
 )
 
 // Quick reports whether the receiver answers a call in the loop that reads the connection, outside of the limit of concurrent calls. The handler of

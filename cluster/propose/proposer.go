@@ -62,16 +62,25 @@ type Config struct {
 	ProposalAge time.Duration
 }
 
+// Failure says why a command has no result.
+type Failure uint8
+
+// The failures.
+const (
+	NotDone Failure = iota // it has no effect and will have none
+	Unknown                // it may have an effect, or may yet
+	// Invalid: its batch cannot be encoded. It has no effect, and must not be proposed again.
+	Invalid
+)
+
 // Environment has the functions that a Proposer calls. They are safe for concurrent use.
 type Environment struct {
 	// Submit gives an entry to raft and does not wait for its result. The future's response is an *fsm.EntryOutcome, or an error.
 	Submit func(data []byte) raft.ApplyFuture
 	// Status returns the status of this member's state machine.
 	Status func() fsm.Status
-	// Failed is called with the tag of a command that gets no result from this leadership. unknown says that the outcome counts as unknown: the
-	// command may have an effect, or must not be proposed again because its batch could not be encoded. Otherwise it has no effect and will
-	// have none.
-	Failed func(tag any, unknown bool)
+	// Failed is called with the tag of a command that gets no result from this leadership.
+	Failed func(tag any, why Failure)
 	// Monotonic is a clock that never goes back: the time since any fixed moment.
 	Monotonic func() time.Duration
 	// ClusterClock returns the cluster's clock, in milliseconds since the Unix epoch.
@@ -176,7 +185,7 @@ func (p *Proposer) Run(ctx context.Context) error {
 	p.queue = fifo[proposal]{}
 	p.mu.Unlock()
 	for i := range queue.len() {
-		p.env.Failed(queue.at(i).tag, false)
+		p.env.Failed(queue.at(i).tag, NotDone)
 	}
 	return context.Cause(ctx)
 }
@@ -198,7 +207,7 @@ func (p *Proposer) proposeAll(ctx context.Context) {
 		if err != nil {
 			p.env.Log.Error("entry not proposed: its encoding is invalid", "error", err)
 			for _, tag := range tags {
-				p.env.Failed(tag, true) // not false: the caller would propose the same commands again
+				p.env.Failed(tag, Invalid)
 			}
 			<-p.slots
 			continue
@@ -355,18 +364,24 @@ func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 		if applied {
 			continue
 		}
-		unknown := OutcomeUnknown(err)
+		why := NotDone
+		if OutcomeUnknown(err) {
+			why = Unknown
+		}
 		if err == nil {
 			// The state machine skipped the entry, or it has halted and the response is an error.
 			outcome, ok := flight.future.Response().(*fsm.EntryOutcome)
-			unknown, err = !ok || !outcome.Skipped, ErrSkipped
+			if why = Unknown; ok && outcome.Skipped {
+				why = NotDone
+			}
+			err = ErrSkipped
 			if halted, isError := flight.future.Response().(error); isError {
 				err = halted
 			}
 		}
 		cancel(fmt.Errorf("entry %d of term %d: %w", flight.number, p.term, err))
 		for _, tag := range flight.tags {
-			p.env.Failed(tag, unknown)
+			p.env.Failed(tag, why)
 		}
 	}
 }

@@ -164,7 +164,7 @@ func startWith(t *testing.T, config Config, wall func() int64) (f *fakeRaft, sto
 	began := time.Now()
 	f.proposer = New(config, Environment{
 		Submit: f.submit, Status: f.Status, Monotonic: func() time.Duration { return time.Since(began) }, ClusterClock: wall,
-		Failed: func(tag any, _ bool) {
+		Failed: func(tag any, _ Failure) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.failed = append(f.failed, tag)

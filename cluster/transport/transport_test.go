@@ -199,7 +199,7 @@ func TestHangingCallDelaysNoOther(t *testing.T) {
 	var calling sync.WaitGroup
 	for range 50 {
 		calling.Go(func() {
-			body, err := caller.Call(t.Context(), listener.server(), peer.MethodBroadcast, []byte("x"))
+			body, err := caller.Call(t.Context(), listener.server(), peer.MethodPeerStatus, []byte("x"))
 			if string(body) != "n1.a:x" || err != nil {
 				t.Errorf("%q, %v", body, err)
 			}
@@ -213,10 +213,10 @@ func TestHangingCallDelaysNoOther(t *testing.T) {
 	if err := <-hanging; !errors.Is(err, peer.ErrNotLeader) {
 		t.Errorf("%v", err)
 	}
-	if _, err := caller.Call(t.Context(), listener.server(), peer.MethodBroadcast, make([]byte, maxFrame)); !errors.Is(err, errTooLarge) {
+	if _, err := caller.Call(t.Context(), listener.server(), peer.MethodPeerStatus, make([]byte, maxFrame)); !errors.Is(err, errTooLarge) {
 		t.Errorf("%v", err)
 	}
-	body, err := caller.Call(t.Context(), listener.server(), peer.MethodBroadcast, make([]byte, 20<<20))
+	body, err := caller.Call(t.Context(), listener.server(), peer.MethodPeerStatus, make([]byte, 20<<20))
 	if len(body) != 5+20<<20 || err != nil {
 		t.Errorf("%d bytes, %v", len(body), err)
 	}

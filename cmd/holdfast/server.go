@@ -242,7 +242,6 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 		}
 		front.Password = password
 	}
-	front.IngestAtLeader = s.Cluster.Ingest == "leader"
 	front.RequestsPerClient = int(s.Limits.RequestsPerClient)
 	front.Identity = wire.Identity{
 		ClientIDProperty: s.Identity.ClientIDProperty, UsernameProperty: s.Identity.UsernameProperty,

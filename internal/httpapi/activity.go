@@ -87,9 +87,9 @@ func (a *Activity) add(name string, metric *dto.Metric) {
 		}
 	}
 	switch name {
-	case "holdfast_ingest_connected":
+	case "holdfast_session_connected":
 		a.BrokerConnected = metric.GetGauge().GetValue() > 0
-	case "holdfast_ingest_losses_total":
+	case "holdfast_session_losses_total":
 		a.BrokerLosses = uint64(metric.GetCounter().GetValue())
 	case "holdfast_leader_changes_total":
 		a.LeaderChanges = uint64(metric.GetCounter().GetValue())

@@ -33,13 +33,11 @@ import (
 // idle is an observer that does nothing.
 type idle struct{}
 
-func (idle) Applied(*fsm.EntryOutcome, []any)            {}
-func (idle) ReadDone(any, uint64, fsm.Result)            {}
-func (idle) Failed(any, bool)                            {}
-func (idle) HandleBroadcast([]byte)                      {}
-func (idle) Restored(fsm.Status)                         {}
-func (idle) Held(uint64, time.Duration) ([]byte, uint64) { return nil, 0 }
-func (idle) BrokerDownFor() time.Duration                { return 0 }
+func (idle) Applied(*fsm.EntryOutcome, []any) {}
+func (idle) ReadDone(any, uint64, fsm.Result) {}
+func (idle) Failed(any, bool)                 {}
+func (idle) Restored(fsm.Status)              {}
+func (idle) BrokerDownFor() time.Duration     { return 0 }
 func (idle) Serve(ctx context.Context, _ uint64) error {
 	<-ctx.Done()
 	return context.Cause(ctx)

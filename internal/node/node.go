@@ -11,8 +11,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -26,7 +24,6 @@ import (
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 	"holdfast/internal/audit"
-	"holdfast/internal/durable"
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/settings"
 	"holdfast/mqttfront"
@@ -120,7 +117,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	config.Front.Cluster, config.Front.Node = config.Cluster, config.Name
 	clock := cluster.SystemClock()
 	front, err := mqttfront.New(config.Front, mqttfront.Environment{
-		Dialer: config.Dialer, Driver: config.Driver, Contact: contactFile(filepath.Join(config.DataDir, "last-contact")),
+		Dialer: config.Dialer, Driver: config.Driver,
 		Wall: clock.Wall, Random: rand.Uint64, Log: config.Log, Metrics: metrics.New(config.Registry),
 	})
 	if err != nil {
@@ -297,32 +294,6 @@ func (n *Node) Close(ctx context.Context) error {
 	n.stop()
 	n.workers.Wait()
 	return errors.Join(err, closeAudit(n.audit))
-}
-
-// contactFile is the name of a file with a time: the ingest session has delivered everything that the broker received before.
-type contactFile string
-
-// Load implements ingest.ContactStore.
-func (f contactFile) Load() (int64, bool) {
-	data, err := os.ReadFile(string(f))
-	if err != nil {
-		return 0, false
-	}
-	wall, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
-	return wall, err == nil
-}
-
-// Save implements ingest.ContactStore. It does not sync a time: after a power failure an older one may be read, and the session starts clean where it could be
-// resumed. It syncs 0, which means that the session must start clean: after a power failure an earlier time would resume it.
-func (f contactFile) Save(wall int64) error {
-	temporary := string(f) + ".new"
-	if err := os.WriteFile(temporary, strconv.AppendInt(nil, wall, 10), 0o600); err != nil {
-		return err
-	}
-	if wall != 0 {
-		return os.Rename(temporary, string(f))
-	}
-	return durable.Rename(temporary, string(f))
 }
 
 // cryptoRandom returns 64 bits that nobody can predict.

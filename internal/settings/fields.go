@@ -49,7 +49,6 @@ func (s *Settings) Fields() []Field {
 		{Path: "cluster.diskDeadline", Value: (*duration)(&s.Cluster.DiskDeadline), Help: "a write to the disk that takes longer than this ends the process; 0 is the profile's"},
 		{Path: "cluster.maxClockOffset", Value: (*duration)(&s.Cluster.MaxClockOffset), Help: "difference to the other members' clocks that is reported"},
 		{Path: "cluster.logStore", Value: (*text)(&s.Cluster.LogStore), Help: "how the log is kept: wal, boltdb (two syncs for a write instead of one), or auto (the format of the log that exists; wal if there is none)"},
-		{Path: "cluster.ingest", Value: (*text)(&s.Cluster.Ingest), Help: "who receives requests: everywhere (every node) or leader (cheaper; rests on the broker's queue)"},
 	}
 	fields = append(fields, tlsFields("cluster.tls", "members", &s.Cluster.TLS, false)...)
 	fields = append(fields,

@@ -69,7 +69,6 @@ type Cluster struct {
 	DiskDeadline   time.Duration // a write to the disk that takes longer ends the process
 	MaxClockOffset time.Duration
 	LogStore       string
-	Ingest         string
 	TLS            TLS
 }
 
@@ -168,7 +167,7 @@ func Default() Settings {
 	}
 	return Settings{
 		Node:     Node{ID: host, DataDir: "./data", MinFreeDisk: 256 << 20},
-		Cluster:  Cluster{Name: "holdfast", Listen: "0.0.0.0:7400", Profile: "lan", MaxClockOffset: 5 * time.Second, LogStore: "auto", Ingest: "everywhere"},
+		Cluster:  Cluster{Name: "holdfast", Listen: "0.0.0.0:7400", Profile: "lan", MaxClockOffset: 5 * time.Second, LogStore: "auto"},
 		Broker:   Broker{Addresses: []string{"mqtt://127.0.0.1:1883"}, Driver: "none"},
 		Admin:    Admin{Listen: "127.0.0.1:7401"},
 		Health:   Endpoint{Listen: "127.0.0.1:7402"},

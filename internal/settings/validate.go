@@ -77,7 +77,6 @@ func (s *Settings) validateChoices() error {
 	}{
 		{"cluster.profile", s.Cluster.Profile, []string{"lan", "edge"}, nil},
 		{"cluster.logStore", s.Cluster.LogStore, []string{"auto", "boltdb", "wal"}, nil},
-		{"cluster.ingest", s.Cluster.Ingest, []string{"everywhere", "leader"}, nil},
 		{"broker.driver", s.Broker.Driver, []string{"none", "mosquitto", "emqx"}, []string{"embedded"}},
 		{"protocol.dialect", s.Protocol.Dialect, []string{"auto", "documented", "sdk"}, nil},
 		{"log.level", s.Log.Level, []string{"debug", "info", "warn", "error"}, nil},

@@ -8,17 +8,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/fsm"
-	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/mirror"
-	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/session"
 	"holdfast/mqttfront/wire"
 )
 
 // Metrics are the metrics of one node, by the names and with the meanings that New gives them. The labels never come from a client's input.
 // All of it is safe for concurrent use.
 type Metrics struct {
-	Ingest  *ingest.Metrics
+	Session *session.Metrics
 	Mirror  *mirror.Metrics
 	Publish *publish.Metrics
 
@@ -26,18 +25,15 @@ type Metrics struct {
 	answered    [commands][outcomes]atomic.Pointer[prometheus.Counter] // cache of the counters of requests, because a lookup by labels is slow
 	Ignored     *prometheus.CounterVec                                 // reason
 	stages      [stageCount]prometheus.Observer
-	Held        prometheus.Gauge
-	HeldDropped *prometheus.CounterVec // reason
+	UnderWay    prometheus.Gauge
+	Dropped     *prometheus.CounterVec // reason
 	Refused     *prometheus.CounterVec // reason
 	Subscribed  *prometheus.CounterVec // result
 	Kicked      *prometheus.CounterVec // result
-	Unreported  prometheus.Counter
-	TakenUp     prometheus.Counter
 	Disconnects *prometheus.CounterVec // result
 
-	WatchesTested  prometheus.Counter
-	WithoutSession prometheus.Counter
-	otherStore     prometheus.Gauge
+	WatchesTested prometheus.Counter
+	otherStore    prometheus.Gauge
 }
 
 // New registers the metrics.
@@ -50,25 +46,22 @@ func New(registry prometheus.Registerer) *Metrics {
 		Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
 	}, []string{"stage"})
 	m := &Metrics{
-		Publish:     publish.NewMetrics(registry),
-		Mirror:      mirror.NewMetrics(registry),
-		requests:    vector("holdfast_requests_total", "Requests answered by this node.", "command", "outcome"),
-		Ignored:     vector("holdfast_requests_ignored_total", "Messages on the invoke topic that are no requests, or too late.", "reason"),
-		otherStore:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_other_store", Help: "1 while another store answers requests at the same broker, else 0."}),
-		Held:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_held_requests", Help: "Pending requests: received by this node, and not known to be answered."}),
-		HeldDropped: vector("holdfast_held_requests_dropped_total", "Requests given up unanswered by this node.", "reason"),
-		Refused:     vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), their client has too many under way (client_share), too many SCANs are (scans), or there is no room to remember the outcome (outcomes).", "reason"),
-		Subscribed:  vector("holdfast_notification_subscriptions_total", "Attempts to subscribe a watching client to its notifications by the driver: made, present (it has a subscription), failed, unsupported (by the driver's settings), or dropped (the queue was full).", "result"),
-		Kicked:      vector("holdfast_clients_sent_away_total", "Clients that were to be disconnected: for an invalid response topic, or because the broker ends publishing connections on replies to them.", "result"),
-		Unreported:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that were left out of a report to the other nodes because it was full: these keep them until the requests expire."}),
-		TakenUp:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_held_requests_taken_up_total", Help: "Requests that only other nodes held when this one led."}),
+		Publish:    publish.NewMetrics(registry),
+		Mirror:     mirror.NewMetrics(registry),
+		requests:   vector("holdfast_requests_total", "Requests answered by this node.", "command", "outcome"),
+		Ignored:    vector("holdfast_requests_ignored_total", "Messages on the invoke topic that are no requests, or too late.", "reason"),
+		otherStore: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_other_store", Help: "1 while another store answers requests at the same broker, else 0."}),
+		UnderWay:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_requests_under_way", Help: "Requests that this node executes or answers now."}),
+		Dropped:    vector("holdfast_requests_dropped_total", "Requests that got no reply: too old to know whether they were executed before (stale, outcome_unknown), or shed without an identity by which the refusal could be remembered (overloaded), or impossible to encode for the log (invalid).", "reason"),
+		Refused:    vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), their client has too many under way (client_share), too many SCANs are (scans), or there is no room to remember the outcome (outcomes).", "reason"),
+		Subscribed: vector("holdfast_notification_subscriptions_total", "Attempts to subscribe a watching client to its notifications by the driver: made, present (it has a subscription), failed, unsupported (by the driver's settings), or dropped (the queue was full).", "result"),
+		Kicked:     vector("holdfast_clients_kicked_total", "Clients that were to be disconnected: for an invalid response topic, or because the broker ends publishing connections on replies to them.", "result"),
 	}
 	m.WatchesTested = prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_watches_tested_total", Help: "Notifications that were repeated, because the watches are nearly as many as may be, to find out whether their clients are still there."})
-	m.WithoutSession = prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_without_session_total", Help: "How often a leader published on a new connection before its own session was up, because that took too long or requests waited for room."})
-	m.Ingest = ingest.NewMetrics(registry, m.HeldDropped.WithLabelValues("stale"))
-	m.Disconnects = vector("holdfast_departures_total", "Client disconnects that the broker reported: logged, no_watches (there was no watch to end), or dropped (by a node that does not lead: its queue was full).", "result")
-	registry.MustRegister(m.otherStore, m.Disconnects, m.Refused, m.Subscribed, m.requests, m.Ignored, seconds, m.Held, m.HeldDropped,
-		m.Kicked, m.Unreported, m.TakenUp, m.WatchesTested, m.WithoutSession)
+	m.Session = session.NewMetrics(registry, m.Dropped.WithLabelValues("stale"))
+	m.Disconnects = vector("holdfast_client_disconnects_total", "Client disconnects that the broker reported: logged, no_watches (there was no watch to end), or dropped (by a node that does not lead: its queue was full).", "result")
+	registry.MustRegister(m.otherStore, m.Disconnects, m.Refused, m.Subscribed, m.requests, m.Ignored, seconds, m.UnderWay, m.Dropped,
+		m.Kicked, m.WatchesTested)
 	for stage, name := range [stageCount]string{StageQueue: "queue", StageCommit: "commit", StagePublish: "publish"} {
 		m.stages[stage] = seconds.WithLabelValues(name)
 	}
@@ -78,7 +71,7 @@ func New(registry prometheus.Registerer) *Metrics {
 		values []string
 	}{
 		{m.Ignored, []string{wire.ReasonNoResponseTopic, wire.ReasonBadResponseTopic, wire.ReasonRetained, wire.ReasonExpired}},
-		{m.HeldDropped, []string{"full", "expired", "stale", "outcome_unknown", "overloaded"}},
+		{m.Dropped, []string{"stale", "outcome_unknown", "overloaded", "invalid"}},
 		{m.Refused, []string{"age", "client_share", "scans", "outcomes"}},
 		{m.Subscribed, []string{"made", "present", "failed", "unsupported", "dropped"}},
 		{m.Disconnects, []string{"logged", "no_watches", "dropped"}},
@@ -108,8 +101,8 @@ func (m *Metrics) ObserveStage(stage Stage, took time.Duration) {
 }
 
 // Answered counts a request by its command and its outcome.
-func (m *Metrics) Answered(r *pending.Request, result *fsm.Result) {
-	command, outcome := commandOf(r.Command.Kind), outcomeOf(result)
+func (m *Metrics) Answered(kind fsm.Kind, result *fsm.Result) {
+	command, outcome := commandOf(kind), outcomeOf(result)
 	known := &m.answered[command][outcome]
 	counter := known.Load()
 	if counter == nil {

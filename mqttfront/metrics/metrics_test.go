@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/fsm"
-	"holdfast/mqttfront/pending"
 )
 
 // Each answered request counts under the name of its command and of its outcome.
@@ -29,10 +28,8 @@ func TestAnsweredCountsByCommandAndOutcome(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			registry := prometheus.NewRegistry()
 			m := New(registry)
-			r := &pending.Request{}
-			r.Command.Kind = test.kind
 			for range 2 {
-				m.Answered(r, &fsm.Result{Code: test.code})
+				m.Answered(test.kind, &fsm.Result{Code: test.code})
 			}
 			if n := answered(t, registry, test.command, test.outcome); n != 2 {
 				t.Errorf("counted %v times", n)

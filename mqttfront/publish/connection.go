@@ -103,11 +103,6 @@ func (c *connection) serve(ctx context.Context, publisher *mqttconn.Publisher) l
 }
 
 // reconnect connects again. It confirms the leadership before and after it connects.
-//
-// After a restart the broker may have lost its sessions. A client that subscribes again after its reply was published misses the reply, and sends its
-// request again. The other nodes drop the repeated request, because the reply was published. Only this node can answer it again, so this node must
-// receive it. So it publishes
-// nothing until its own session is up again, or until AwaitSession gives up.
 func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := c.env.Confirm(ctx); err != nil {
 		return nil, err
@@ -116,7 +111,6 @@ func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error)
 	if err != nil {
 		return nil, err
 	}
-	c.env.AwaitSession(ctx, time.Now())
 	if err := c.env.confirmConnected(ctx); err != nil {
 		publisher.Abort()
 		return nil, err

@@ -40,9 +40,6 @@ func (c *Connections) connect(ctx context.Context) (publishers []*mqttconn.Publi
 		}
 		publishers = append(publishers, publisher)
 	}
-	if now := time.Now(); !c.env.SessionUpSince(now) {
-		c.env.AwaitSession(ctx, now)
-	}
 	return publishers, c.env.confirmConnected(ctx)
 }
 

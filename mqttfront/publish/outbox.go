@@ -32,10 +32,6 @@ type Environment struct {
 	Pause func(ctx context.Context, d time.Duration)
 	// SessionUpSince reports whether the node's own session has been up without interruption since a moment.
 	SessionUpSince func(moment time.Time) bool
-	// AwaitSession waits until the node's own session has received a probe that was sent at the given moment or later. A probe is a message that the node
-	// sends to itself through the broker. The wait is bounded. AwaitSession returns at once if requests are kept only by the broker (`ingest:
-	// leader`), and returns early if a request waits for room in the pending request buffer.
-	AwaitSession func(ctx context.Context, moment time.Time)
 	// TrustedIdentity reports whether the broker vouches for client ids.
 	TrustedIdentity func() bool
 	Log             *slog.Logger

@@ -92,7 +92,7 @@ func (r *recorder) Kick(request *wire.Request) {
 func newTestOutbox(broker *fakeBroker, confirm func(context.Context) error) *Outbox {
 	return NewOutbox(Config{Cluster: "holdfast", Connections: 2, MaxNotifications: 10, MaxNotificationBytes: 1000, BackoffMin: time.Second, BackoffMax: time.Minute}, Environment{
 		Connect: broker.connect, Confirm: confirm, TrustedIdentity: func() bool { return false },
-		SessionUpSince: func(time.Time) bool { return true }, AwaitSession: func(context.Context, time.Time) {},
+		SessionUpSince: func(time.Time) bool { return true },
 		Pause: func(ctx context.Context, d time.Duration) {
 			select {
 			case <-ctx.Done():
@@ -223,44 +223,6 @@ func TestRefusedRepliesAreCounted(t *testing.T) {
 			t.Errorf("%v refused replies are counted", counted)
 		}
 	})
-}
-
-// Nothing is published on a new connection before the node's own session is up. The broker may have restarted: a client that was not subscribed yet misses
-// its reply, and sends the request again. The node must be able to receive that copy.
-func TestNothingIsPublishedBeforeTheNodesOwnSessionIsUp(t *testing.T) {
-	for name, up := range map[string]bool{"a leadership begins while the session is down": false, "a connection is lost": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker, handler := &fakeBroker{poison: "poison"}, &recorder{}
-				o := newTestOutbox(broker, confirmed)
-				sessionUp := make(chan struct{})
-				o.env.SessionUpSince = func(time.Time) bool { return up }
-				o.env.AwaitSession = func(context.Context, time.Time) { <-sessionUp }
-				go func() {
-					c, err := o.Connect(t.Context(), handler)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					defer c.Close()
-					if up {
-						c.Send("one connection", reply("", "poison"))
-					}
-					c.Send("one connection", reply("", "innocent"))
-					<-t.Context().Done()
-				}()
-				time.Sleep(time.Minute)
-				if got := broker.topics(); slices.Contains(got, "innocent") {
-					t.Errorf("published %v before the session is up", got)
-				}
-				close(sessionUp)
-				time.Sleep(time.Minute)
-				if got := broker.topics(); !slices.Contains(got, "innocent") {
-					t.Errorf("published %v when the session is up", got)
-				}
-			})
-		})
-	}
 }
 
 // All nodes connect under the same client ids.

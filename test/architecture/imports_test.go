@@ -101,16 +101,10 @@ func rules() []rule {
 			"the protocol's bytes know nothing of what becomes of a request",
 		},
 		{
-			"mqttfront/ingest",
+			"mqttfront/session",
 			[]string{"internal/mqttconn", "internal/topics", "mqttfront/wire"},
 			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},
-			"what brings requests knows nothing of the state, of roles and of payloads",
-		},
-		{
-			"mqttfront/pending",
-			[]string{"fsm", "mqttfront/wire"},
-			nil,
-			"what becomes of a request is decided without I/O: time is handed in",
+			"what brings requests knows nothing of the state and of payloads",
 		},
 		{
 			"mqttfront/publish",
@@ -126,19 +120,19 @@ func rules() []rule {
 		},
 		{
 			"mqttfront/metrics",
-			[]string{"fsm", "mqttfront/ingest", "mqttfront/mirror", "mqttfront/pending", "mqttfront/publish", "mqttfront/wire"},
+			[]string{"fsm", "mqttfront/mirror", "mqttfront/publish", "mqttfront/session", "mqttfront/wire"},
 			[]string{"github.com/prometheus/client_golang"},
 			"what is counted knows nothing of who counts",
 		},
 		{
-			"mqttfront/role",
-			[]string{"fsm", "internal/mqttconn", "internal/policy", "internal/topics", "mqttfront/broker", "mqttfront/ingest", "mqttfront/metrics", "mqttfront/pending", "mqttfront/publish", "mqttfront/wire"},
+			"mqttfront/leader",
+			[]string{"fsm", "internal/mqttconn", "internal/policy", "internal/topics", "mqttfront/broker", "mqttfront/metrics", "mqttfront/publish", "mqttfront/wire"},
 			nil,
-			"what a node does with requests knows nothing of connections and of Raft: it is given a Store and a Sender",
+			"what executes requests knows nothing of connections and of Raft: it is given a Store and a Sender",
 		},
 		{
 			"mqttfront",
-			[]string{"fsm", "internal/mqttconn", "mqttfront/broker", "mqttfront/exclusive", "mqttfront/ingest", "mqttfront/metrics", "mqttfront/mirror", "mqttfront/publish", "mqttfront/role", "mqttfront/wire"},
+			[]string{"fsm", "internal/mqttconn", "mqttfront/broker", "mqttfront/exclusive", "mqttfront/leader", "mqttfront/metrics", "mqttfront/mirror", "mqttfront/publish", "mqttfront/session", "mqttfront/wire"},
 			nil,
 			"the front end connects its parts, and knows nothing of Raft: it is given a Store",
 		},

@@ -24,7 +24,7 @@ func newAgainst() *cobra.Command {
 			o.systems = func(nodes int) []system {
 				only := []workload{sets()}
 				return []system{
-					holdfastSystem(this, nodes, only), ofBinary(binary, holdfastSystem(other, nodes, only)), echoSystem(fmt.Sprintf("echo, %d subscribers", nodes), nodes, only),
+					holdfastSystem(this, nodes, only), ofBinary(binary, holdfastSystem(other, nodes, only)), echoSystem("echo", only),
 				}
 			}
 			measured, err := o.run(command.Context())

@@ -62,12 +62,10 @@ func (o *compareOptions) add(command *cobra.Command) {
 func compared(nodes int) []system {
 	all := []workload{sets(), reads(), mixed()}
 	return append([]system{
-		echoSystem(fmt.Sprintf("echo, %d subscribers", nodes), nodes, []workload{sets(), reads()}),
+		echoSystem("echo", []workload{sets(), reads()}),
 		holdfastSystem("Holdfast", nodes, all),
 		etcdSystem(),
-		holdfastSystem("Holdfast, ingest: leader", nodes, all, "--cluster.ingest", "leader"),
 		natsSystem(),
-		echoSystem("echo, 1 subscriber", 1, []workload{sets(), reads()}),
 		holdfastSystem("Holdfast, logStore: boltdb", nodes, []workload{sets()}, "--cluster.logStore", "boltdb"),
 		raftSystem(),
 	}, secureSystems(nodes, []workload{sets()})...)

@@ -37,20 +37,17 @@ type environment struct {
 	ports    ports
 }
 
-// echoSystem is the broker and processes that subscribe to the requests. The first process answers each request at once, the others only receive. So its rate
-// is the most that any system behind this broker can reach.
-func echoSystem(name string, subscribers int, workloads []workload) system {
+// echoSystem is the broker and a process that subscribes to the requests and answers each at once. So its rate is the most that any system behind this
+// broker can reach.
+func echoSystem(name string, workloads []workload) system {
 	return system{name: name, workloads: workloads, start: func(ctx context.Context, env *environment) (*deployment, error) {
 		d := &deployment{kind: "echo"}
 		if err := d.mosquitto(ctx, env, links{}); err != nil {
 			return d, err
 		}
 		address := strings.TrimPrefix(d.broker, "mqtt://")
-		for i := range subscribers {
-			name := fmt.Sprintf("echo%d", i+1)
-			if err := d.add(env, name, env.self, "role", "echo", "--broker", address, "--id", name, fmt.Sprintf("--answer=%v", i == 0)); err != nil {
-				return d, err
-			}
+		if err := d.add(env, "echo1", env.self, "role", "echo", "--broker", address, "--id", "echo1"); err != nil {
+			return d, err
 		}
 		return d, d.waitFor(ctx, "the responders are ready", startTime, func() bool {
 			for _, p := range d.processes[1:] {

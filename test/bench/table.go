@@ -96,8 +96,7 @@ type ratio struct {
 func (c *comparison) ratios(b *strings.Builder) {
 	rate := func(p *point) []float64 { return p.Rates }
 	p50 := func(p *point) []float64 { return p.P50 }
-	echoes := fmt.Sprintf("echo, %d subscribers", c.Nodes)
-	lean := "Holdfast, ingest: leader"
+	const echoes = "echo"
 	header(b, "Ratios (the lowest and the highest of a round)", c.outstanding())
 	for _, r := range []ratio{
 		{"SET/s, of the echo ceiling", "Holdfast", "SET", echoes, "SET", rate},
@@ -105,9 +104,6 @@ func (c *comparison) ratios(b *strings.Builder) {
 		{"SET/s, of etcd", "Holdfast", "SET", "etcd", "SET", rate},
 		{"GET/s, of etcd", "Holdfast", "GET", "etcd", "GET", rate},
 		{"SET/s, of NATS KV", "Holdfast", "SET", "NATS KV", "SET", rate},
-		{"SET/s with ingest: leader, of etcd", lean, "SET", "etcd", "SET", rate},
-		{"SET/s with ingest: leader, of NATS KV", lean, "SET", "NATS KV", "SET", rate},
-		{"SET/s with ingest: leader, of the echo ceiling with one subscriber", lean, "SET", "echo, 1 subscriber", "SET", rate},
 		{"SET p50, of etcd", "Holdfast", "SET", "etcd", "SET", p50},
 		{"processor time of the members for a SET, of etcd", "Holdfast", "SET", "etcd", "SET", (*point).members},
 		{"SET/s with logStore: boltdb, of that with wal", "Holdfast, logStore: boltdb", "SET", "Holdfast", "SET", rate},

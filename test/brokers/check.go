@@ -21,15 +21,13 @@ type result struct {
 	name, version string
 	conformance   string
 	attacks       string
-	modes         map[string]*mode // by value of cluster.ingest
-	watchEnds     string           // how long after its disconnect a client's watches ended
+	kill, stop    outage // of the leader
+	restart       outage // of the broker
+	watchEnds     string // how long after its disconnect a client's watches ended
 	rates         []string
 	skipped       bool
 	problems      []error
 }
-
-// mode is what was found in one ingest mode.
-type mode struct{ kill, stop, restart outage }
 
 // outage is the effect of a failure on the load: gap is the longest time that an answered request took, and failed is the number of failed requests.
 type outage struct {
@@ -45,11 +43,9 @@ func (o outage) String() string {
 	return fmt.Sprintf("%.1f s, %d", o.gap.Seconds(), o.failed)
 }
 
-var ingests = []string{"everywhere", "leader"}
-
 func check(ctx context.Context, t *tools, b broker) *result {
 	began := time.Now()
-	r := &result{name: b.name, modes: map[string]*mode{}}
+	r := &result{name: b.name}
 	problem := func(what string, err error) {
 		if err != nil {
 			r.problems = append(r.problems, fmt.Errorf("%s: %w", what, err))
@@ -67,19 +63,15 @@ func check(ctx context.Context, t *tools, b broker) *result {
 	}
 	defer i.close()
 	r.version = i.version
-	for _, ingest := range ingests {
-		c, err := startCluster(ctx, t, i, ingest)
-		if err == nil && ingest == ingests[0] {
-			problem("conformance", r.conform(ctx, t, i))
-			problem("watches", r.watches(ctx, i, c))
-			problem("rates", r.measure(ctx, i))
-		}
-		if err == nil {
-			r.modes[ingest], err = failures(ctx, t, i, c)
-		}
-		problem("ingest "+ingest, err)
-		c.close()
+	c, err := startCluster(ctx, t, i)
+	if err == nil {
+		problem("conformance", r.conform(ctx, t, i))
+		problem("watches", r.watches(ctx, i, c))
+		problem("rates", r.measure(ctx, i))
+		err = r.failures(ctx, t, i, c)
 	}
+	problem("failures", err)
+	c.close()
 	if b.plugin && b.suite != thisMachine { // make test and make test-sdk run them with this machine's Mosquitto
 		problem("attacks", r.attack(ctx, t, i))
 	} else if b.plugin {
@@ -101,12 +93,11 @@ func (i *instance) checkLog() error {
 }
 
 // failures kills the leader, stops it, and restarts the broker, under load.
-func failures(ctx context.Context, t *tools, i *instance, c cluster) (*mode, error) {
+func (r *result) failures(ctx context.Context, t *tools, i *instance, c cluster) error {
 	l, err := startLoad(ctx, i)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	m := &mode{}
 	end := func(stop func(n *node) error) func() error {
 		return func() error {
 			leader, err := c.leader()
@@ -130,9 +121,9 @@ func failures(ctx context.Context, t *tools, i *instance, c cluster) (*mode, err
 		into *outage
 		do   func() error
 	}{
-		{"kill -9 of the leader", &m.kill, end(func(n *node) error { n.process.kill(); return nil })},
-		{"SIGTERM of the leader", &m.stop, end(func(n *node) error { return n.process.stop() })},
-		{"a restart of the broker", &m.restart, func() error {
+		{"kill -9 of the leader", &r.kill, end(func(n *node) error { n.process.kill(); return nil })},
+		{"SIGTERM of the leader", &r.stop, end(func(n *node) error { return n.process.stop() })},
+		{"a restart of the broker", &r.restart, func() error {
 			if err := i.process.stop(); err != nil {
 				return err
 			}
@@ -142,7 +133,7 @@ func failures(ctx context.Context, t *tools, i *instance, c cluster) (*mode, err
 		if step.into.gap, step.into.failed, err = l.during(step.what, step.do); err != nil {
 			l.stop()
 			l.work.Wait()
-			return m, err
+			return err
 		}
 		step.into.measured = true
 	}
@@ -150,7 +141,7 @@ func failures(ctx context.Context, t *tools, i *instance, c cluster) (*mode, err
 	if len(l.failed) > 0 {
 		err = fmt.Errorf("requests failed: %v", l.failed)
 	}
-	return m, errors.Join(err, lost)
+	return errors.Join(err, lost)
 }
 
 var (

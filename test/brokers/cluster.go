@@ -37,8 +37,8 @@ func (n *node) ready() bool {
 // cluster is three nodes behind a broker.
 type cluster []*node
 
-func startCluster(ctx context.Context, t *tools, i *instance, ingest string) (cluster, error) {
-	folder := filepath.Join(i.folder, "nodes-"+ingest)
+func startCluster(ctx context.Context, t *tools, i *instance) (cluster, error) {
+	folder := filepath.Join(i.folder, "nodes")
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, err
 	}
@@ -56,11 +56,11 @@ func startCluster(ctx context.Context, t *tools, i *instance, ingest string) (cl
 	for number := range size {
 		n := &node{
 			id: fmt.Sprintf("n%d", number+1), health: fmt.Sprintf("127.0.0.1:%d", freePort()), admin: fmt.Sprintf("127.0.0.1:%d", freePort()),
-			log: filepath.Join(t.output, fmt.Sprintf("%s-%s-n%d.log", i.name, ingest, number+1)),
+			log: filepath.Join(t.output, fmt.Sprintf("%s-n%d.log", i.name, number+1)),
 		}
 		arguments := []string{
 			"server", "--node.id", n.id, "--node.dataDir", filepath.Join(folder, n.id), "--node.minFreeDisk", "0", "--health.listen", n.health,
-			"--admin.listen", n.admin, "--broker.addresses", "mqtt://" + i.address, "--cluster.ingest", ingest, "--cluster.tls.insecure",
+			"--admin.listen", n.admin, "--broker.addresses", "mqtt://" + i.address, "--cluster.tls.insecure",
 			"--cluster.listen", listen[number], "--cluster.advertise", listen[number], "--cluster.peers", strings.Join(peers, ","),
 			"--mirrors", "mirrored/*=mirror/",
 		}

@@ -1,5 +1,5 @@
 // Command brokers runs Holdfast behind real brokers: conformance, watches, failures of the leader under load, and a restart of the broker under
-// load, in both ingest modes. It prints one matrix, which docs/brokers.md shows. Brokers come from Debian's packages: of this machine, or of newer
+// load. It prints one matrix, which docs/brokers.md shows. Brokers come from Debian's packages: of this machine, or of newer
 // releases in folders that debootstrap makes. It needs root.
 package main
 

@@ -49,9 +49,6 @@ func command() *cobra.Command {
 			if o.seed == 0 {
 				o.seed = uint64(time.Now().Unix())
 			}
-			if o.ingest == "" {
-				o.ingest = "everywhere"
-			}
 			if kinds != "" {
 				o.kinds = strings.Split(kinds, ",")
 				for _, kind := range o.kinds {
@@ -73,7 +70,6 @@ func command() *cobra.Command {
 	flags.StringVar(&o.folder, "report", "report", "folder for the report and all that it rests on")
 	flags.StringVar(&kinds, "faults", "", "kinds of faults, separated by commas (default: all)")
 	flags.StringVar(&o.mutant, "mutant", "", "a mutant of the product to run, or several, joined by +")
-	flags.StringVar(&o.ingest, "ingest", "", "value of cluster.ingest: everywhere (default) or leader")
 	flags.BoolVar(&o.smoke, "smoke", false, "a fixed plan (power failure of the leader, partition of the leader, broker restart), each of which must have an effect; --faults is ignored")
 	flags.BoolVar(&o.keep, "keep", false, "leave the containers as they are at the end")
 	check := &cobra.Command{

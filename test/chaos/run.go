@@ -62,14 +62,10 @@ func runOnce(ctx context.Context, o options) error {
 
 // repeatCommand returns the command that runs the same faults.
 func (o *options) repeatCommand() string {
-	suffix := ""
-	if o.ingest == "leader" {
-		suffix = " INGEST=leader"
-	}
 	if o.smoke {
-		return fmt.Sprintf("make chaos-smoke SEED=%d%s", o.seed, suffix) + o.mutantOption()
+		return fmt.Sprintf("make chaos-smoke SEED=%d", o.seed) + o.mutantOption()
 	}
-	text := fmt.Sprintf("make chaos SEED=%d NODES=%d DURATION=%v%s", o.seed, o.nodes, o.duration, suffix)
+	text := fmt.Sprintf("make chaos SEED=%d NODES=%d DURATION=%v", o.seed, o.nodes, o.duration)
 	if len(o.kinds) > 0 {
 		text += fmt.Sprintf(" FAULTS=%q", strings.Join(o.kinds, ","))
 	}
@@ -135,7 +131,7 @@ func (w *world) live(ctx context.Context) error {
 	if !w.smoke {
 		plan = drawPlan(w.seed, w.duration, w.kinds)
 	}
-	w.run.Search = searchCommand(w.nodes, w.ingest, plan)
+	w.run.Search = searchCommand(w.nodes, plan)
 	for i := range plan {
 		w.say("planned: %s", &plan[i])
 	}

@@ -81,7 +81,7 @@ func runSelftest(ctx context.Context, o options) error {
 func (m *mutant) run(ctx context.Context, folder, build string) (broken []string, took time.Duration, err error) {
 	began := time.Now()
 	err = runOnce(ctx, options{
-		seed: m.seed, nodes: 3, duration: selftestTime, folder: filepath.Join(folder, m.name+"-"+build), ingest: "everywhere", mutant: build, kinds: m.faults,
+		seed: m.seed, nodes: 3, duration: selftestTime, folder: filepath.Join(folder, m.name+"-"+build), mutant: build, kinds: m.faults,
 	})
 	var v *brokenPromises
 	if errors.As(err, &v) {

@@ -25,13 +25,13 @@ func simulated() map[string]string {
 }
 
 // searchCommand returns the command that looks for a failure of this run in the simulation, whose runs can be repeated exactly. The command has the run's number
-// of nodes, its ingest mode, and the kinds of faults of its plan.
-func searchCommand(nodes int, ingest string, faults []fault) string {
+// of nodes, and the kinds of faults of its plan.
+func searchCommand(nodes int, faults []fault) string {
 	wanted := make(map[string]bool)
 	for _, f := range faults {
 		if kind := simulated()[f.kind]; kind != "" {
 			wanted[kind] = true
 		}
 	}
-	return fmt.Sprintf("make sim SEEDS=1000 NODES=%d INGEST=%s KINDS=%q", nodes, ingest, strings.Join(slices.Sorted(maps.Keys(wanted)), ","))
+	return fmt.Sprintf("make sim SEEDS=1000 NODES=%d KINDS=%q", nodes, strings.Join(slices.Sorted(maps.Keys(wanted)), ","))
 }

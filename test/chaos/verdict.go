@@ -18,8 +18,8 @@ const (
 	recoveryTime = 10 * time.Second
 	// maxResident is how much memory a node may use.
 	maxResident = 512 << 20
-	// maxHeld is how many pending requests a node may have: received, and not known to be answered.
-	maxHeld = 200_000
+	// maxUnderWay is how many requests a node may execute and answer at once.
+	maxUnderWay = 16_384
 	// maxUnsent is how many notifications may wait to be published.
 	maxUnsent = 1_000_000
 	// patience bounds each search for an order of the operations on one key or bank.
@@ -134,8 +134,8 @@ func ofNodes(run *record.Run, h *history.History) (violations []history.Violatio
 		most[s.Node], held[s.Node] = max(most[s.Node], s.Resident), max(held[s.Node], s.Held)
 	}
 	for node, requests := range held {
-		if requests > maxHeld {
-			add("bounds", "%s held %d requests", node, requests)
+		if requests > maxUnderWay {
+			add("bounds", "%s had %d requests under way", node, requests)
 		}
 	}
 	for _, s := range run.Samples {

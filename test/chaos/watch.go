@@ -35,7 +35,6 @@ type counter struct{ name, label, tells string }
 // counted are the counters that the judge has to know.
 func counted() []counter {
 	return []counter{
-		{"holdfast_held_requests_dropped_total", "full", lostRequests},
 		{"holdfast_requests_total", "dropped", lostRequests},
 		{"holdfast_notifications_given_up_total", "", lostNotifications},
 		{"holdfast_notifications_total", "given_up", lostNotifications},
@@ -70,7 +69,7 @@ func (w *world) scrape(ctx context.Context, m *machine) {
 			w.addLeading(record.Leading{At: record.Duration(w.now()), Node: m.ID, Term: term})
 		}
 		w.addSample(record.Sample{
-			At: record.Duration(w.now()), Node: m.ID, Resident: int64(metrics["process_resident_memory_bytes"]), Held: int64(metrics["holdfast_held_requests"]),
+			At: record.Duration(w.now()), Node: m.ID, Resident: int64(metrics["process_resident_memory_bytes"]), Held: int64(metrics["holdfast_requests_under_way"]),
 			Unsent: int64(metrics["holdfast_notifications_unpublished"]),
 		})
 		w.addCounters(metrics, last)

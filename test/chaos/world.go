@@ -32,7 +32,6 @@ type options struct {
 	duration time.Duration
 	folder   string // folder of the report
 	mutant   string
-	ingest   string   // value of cluster.ingest
 	kinds    []string // kinds of faults to inject; all if it is empty
 	smoke    bool
 	keep     bool   // leave the containers as they are at the end
@@ -179,7 +178,7 @@ func (w *world) prepare(project, members, clients string) error {
 		return err
 	}
 	err = template.Must(template.New("compose").Parse(composeTemplate)).Execute(file, map[string]any{
-		"Project": project, "Folder": w.folder, "Machines": w.machines, "Peers": strings.Join(peers, ","), "Seed": w.seed, "Ingest": w.ingest,
+		"Project": project, "Folder": w.folder, "Machines": w.machines, "Peers": strings.Join(peers, ","), "Seed": w.seed,
 		"BrokerIP": w.brokerIP, "LoadIP": w.loadIP, "Members": members, "Clients": clients, "Pace": pace, "LockTTL": lockTTL,
 		"NodeImage": w.images.node, "LoadImage": w.images.load, "BrokerImage": w.images.broker,
 	})

@@ -27,46 +27,35 @@ func body(url string) string {
 func TestSecondClusterAtABrokerDoesNotServe(t *testing.T) {
 	t.Parallel() // it mostly waits
 	m := startMosquitto(t)
-	for name, extra := range map[string][]string{
-		"everywhere": {"--cluster.ingest", "everywhere"},
-		"leader":     {"--cluster.ingest", "leader"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			first := newServer(t, "mqtt://"+m.address, t.TempDir(), append([]string{"--cluster.name", "plant"}, extra...)...)
-			first.waitReady(t)
-			if _, code := holdfast(t, m.address, "", "set", "k", "v"); code != 0 {
-				t.Fatal("the first does not serve")
-			}
-			second := newServer(t, "mqtt://"+m.address, t.TempDir(), append([]string{"--cluster.name", "trial"}, extra...)...)
-			testwait.Until(t, "the second says who is there", func() bool {
-				return strings.Contains(body("http://"+second.health+"/readyz"), `another store answers requests at this broker (cluster and node "plant/n1")`)
-			})
-			testwait.Until(t, "the first knows of the second", func() bool {
-				text := body("http://" + first.health + "/readyz")
-				return strings.HasPrefix(text, "ok\n") && strings.Contains(text, `"trial/n1"`)
-			})
-			for range 20 { // the second would say that the key is not there
-				if value, code := holdfast(t, m.address, "", "get", "k"); code != 0 || strings.TrimSpace(value) != "v" {
-					t.Fatalf("%q, exit code %d", value, code)
-				}
-			}
-			if text := body("http://" + second.health + "/metrics"); !strings.Contains(text, "\nholdfast_other_store 1\n") {
-				t.Error("the second's metric does not show the first")
-			}
-			if code, _ := first.stop(); code != 0 {
-				t.Errorf("the first ends with %d", code)
-			}
-			if name != "leader" { // it takes 20 s, and does not depend on the session
-				second.stop()
-				return
-			}
-			second.waitReady(t)
-			if _, code := holdfast(t, m.address, "", "set", "k", "w"); code != 0 {
-				t.Error("the second does not serve after the first is gone")
-			}
-			second.stop()
-		})
+	first := newServer(t, "mqtt://"+m.address, t.TempDir(), "--cluster.name", "plant")
+	first.waitReady(t)
+	if _, code := holdfast(t, m.address, "", "set", "k", "v"); code != 0 {
+		t.Fatal("the first does not serve")
 	}
+	second := newServer(t, "mqtt://"+m.address, t.TempDir(), "--cluster.name", "trial")
+	testwait.Until(t, "the second says who is there", func() bool {
+		return strings.Contains(body("http://"+second.health+"/readyz"), `another store answers requests at this broker (cluster and node "plant/n1")`)
+	})
+	testwait.Until(t, "the first knows of the second", func() bool {
+		text := body("http://" + first.health + "/readyz")
+		return strings.HasPrefix(text, "ok\n") && strings.Contains(text, `"trial/n1"`)
+	})
+	for range 20 { // the second would say that the key is not there
+		if value, code := holdfast(t, m.address, "", "get", "k"); code != 0 || strings.TrimSpace(value) != "v" {
+			t.Fatalf("%q, exit code %d", value, code)
+		}
+	}
+	if text := body("http://" + second.health + "/metrics"); !strings.Contains(text, "\nholdfast_other_store 1\n") {
+		t.Error("the second's metric does not show the first")
+	}
+	if code, _ := first.stop(); code != 0 {
+		t.Errorf("the first ends with %d", code)
+	}
+	second.waitReady(t)
+	if _, code := holdfast(t, m.address, "", "set", "k", "w"); code != 0 {
+		t.Error("the second does not serve after the first is gone")
+	}
+	second.stop()
 }
 
 // † A leader whose connection breaks for a moment goes to the second broker of its list, where nobody hears it. It hands
@@ -74,7 +63,7 @@ func TestSecondClusterAtABrokerDoesNotServe(t *testing.T) {
 func TestNodeAtTheSecondBrokerComesBack(t *testing.T) {
 	t.Parallel() // it mostly waits
 	first, second := startMosquitto(t), startMosquitto(t)
-	list := prepareMembers(t, 3, "", "--cluster.ingest", "leader")
+	list := prepareMembers(t, 3, "")
 	proxies := make(map[*server]*tcpproxy.Proxy)
 	for _, s := range list {
 		proxies[s] = tcpproxy.Start(t, first.address)

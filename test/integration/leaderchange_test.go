@@ -18,7 +18,7 @@ import (
 // what came.
 func duringLeaderChanges(t *testing.T, ask func(p *peer, number int) (fault string)) {
 	broker := startMosquitto(t)
-	m := startMembers(t, 3, broker.address, "--cluster.ingest", "leader")
+	m := startMembers(t, 3, broker.address)
 	over := make(chan struct{})
 	var asked atomic.Int64
 	var asking sync.WaitGroup

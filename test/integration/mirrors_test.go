@@ -114,7 +114,7 @@ func startChurn(t *testing.T, address string) *churn {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &churn{cancel: cancel}
 	for worker := range 4 {
-		store := impatientStoreOf(t, address, 2*time.Second) // a request that the nodes held when all were killed is never answered
+		store := impatientStoreOf(t, address, 2*time.Second) // a request that waits while all are down is answered late
 		c.work.Go(func() {
 			for number := worker; ctx.Err() == nil; number += 7 {
 				key := fmt.Sprintf("load/%d", number%60)

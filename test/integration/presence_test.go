@@ -100,7 +100,7 @@ func TestLateDisconnectEndsNoNewWatchOnMosquitto(t *testing.T) {
 			}
 		}
 	}
-	if counter := `holdfast_departures_total{result="logged"} `; !strings.Contains(s.metrics(t), counter) || strings.Contains(s.metrics(t), counter+"0\n") {
+	if counter := `holdfast_client_disconnects_total{result="logged"} `; !strings.Contains(s.metrics(t), counter) || strings.Contains(s.metrics(t), counter+"0\n") {
 		t.Error("disconnects are not counted")
 	}
 }

@@ -188,70 +188,18 @@ func frontEnd() []Mutant {
 	return []Mutant{
 		one("watermark_high", "delivery watermark one too high", "notifications, unanswered", "mqttfront/publish/watermark.go",
 			"w.index, moved = w.entries[0].index, true", "w.index, moved = w.entries[0].index+1, true"),
-		one("release_early", "a pending request is released at apply", "notifications, unanswered", "mqttfront/role/follower.go",
-			"range f.pending.TakePublished(outcome.Published)", "range f.pending.TakePublished(outcome.Index)").shownBy("kill -9"),
-		one("scan_overtakes", "a SCAN overtakes its client's writes", "scan", "mqttfront/role/execute.go",
-			"\tcase r.Read && l.pending.NoConflictingWrite(r):\n", "\tcase r.Read && (l.pending.NoConflictingWrite(r) || command.Kind == fsm.KindScan):\n"),
-		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/role/execute.go",
-			"func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", "func mayRefuseUnlogged(r *pending.Request) bool { return true }"),
-		{
-			Name: "refusal_unkept", What: "a write without an identity is refused although another node may execute it", Check: "effect after an error", Edits: []overlay.Edit{
-				{File: "mqttfront/role/execute.go", Old: "\tif overloaded && r.NeedsLogEntry() && r.Command.ID.IsZero() {", New: "\tif overloaded && r.NeedsLogEntry() && r.Command.ID.IsZero() && false {"},
-				{File: "mqttfront/role/execute.go", Old: "func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", New: "func mayRefuseUnlogged(r *pending.Request) bool { return r.Read || r.Command.ID.IsZero() }"},
-			},
-			Faults: []string{"leader whose session lags"},
-		},
-		{
-			Name: "old_session", What: "session resumed however old it is", Check: "exactly once", Edits: []overlay.Edit{
-				{File: "mqttfront/ingest/prober.go", Old: "return since, !p.clean && time.Since(since) < p.config.SessionExpiry", New: "return since, true"},
-				{File: "mqttfront/ingest/prober.go", Old: "{ return age > p.config.SessionExpiry }", New: "{ return false }"},
-				{File: "mqttfront/ingest/prober.go", Old: "{ return uint32(p.config.SessionExpiry / time.Second) }", New: "{ return 3600 }"},
-			},
-		},
+		one("scan_overtakes", "a SCAN overtakes its client's writes", "scan", "mqttfront/leader/execute.go",
+			"\tcase r.Read && l.mayReadLocked(r):\n", "\tcase r.Read && (l.mayReadLocked(r) || isScan):\n"),
+		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/leader/execute.go",
+			"\tif r.Read {\n", "\tif true {\n"),
+		one("ack_at_arrival", "a request is acknowledged to the broker when it arrives", "unanswered", "mqttfront/leader/receive.go",
+			"\t\tc.admission.Admit(ctx, r)\n", "\t\tdone()\n\t\tr.Done = func() {}\n\t\tc.admission.Admit(ctx, r)\n").shownBy("kill -9", "flapping leadership"),
+		one("expired_unlogged", "the refusal of a write that expired is left out of the log", "order of a client", "mqttfront/leader/execute.go",
+			"r.isRemembered() && (late || expired)", "r.isRemembered() && late"),
 		one("id_by_setting", "a request's identity depends on a node's own settings", "exactly once", "mqttfront/wire/decode.go",
 			"requestID(claimedID(p.sourceID, topic), ", "requestID(r.Command.Principal.ClientID, ").shownBy("identity settings rolled", "leadership transfer", "kill -9"),
-		one("read_long_after_probe", "a request is executed although it was read from the socket long after the last probe", "exactly once", "mqttfront/ingest/connection.go",
-			"return probes.tooOld(time.Since(c.since))", "return false").shownBy("stopped until outcomes are forgotten"),
-		one("session_revived", "a session that dropped requests as stale admits later ones after a recent probe", "order of a client", "mqttfront/ingest/connection.go",
-			"\tcase c.stale.Load() && !c.shared:\n", "\tcase c.stale.Load() && !c.shared && message.Topic != c.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
-		one("read_overtakes_requeued", "a read overtakes a write of its client that the store returned unexecuted", "order of a client", "mqttfront/role/leaderrole.go",
-			"func (l *Leader) requeuedLocked(r *pending.Request) {\n", "func (l *Leader) requeuedLocked(r *pending.Request) {\n\tl.pending.EndProposal(r)\n").shownBy("flapping leadership"),
-		{
-			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
-				{File: "mqttfront/role/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, time.Nanosecond)"},
-				{File: "mqttfront/role/collect.go", Old: "\t\tl.dropUnsettledLocked(m, byNode)\n", New: ""},
-			},
-		},
-		{
-			Name: "sweep_overtakes", What: "a sweep takes requests that peers held for a second, although the node's own session may still deliver earlier ones", Check: "order of a client", Edits: []overlay.Edit{
-				{File: "mqttfront/role/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, sweepInterval)"},
-				{File: "mqttfront/role/collect.go", Old: "\t\tl.dropUnsettledLocked(m, byNode)\n", New: ""},
-			},
-			Faults: []string{"leader whose session lags"},
-		},
-		one("takeover_overtakes", "a new leader takes requests from peers that its own session may still deliver", "order of a client", "mqttfront/role/leadership.go",
-			"\t\tl.dropUnsettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
-		one("expired_forgotten", "a pending request that expired is forgotten", "order of a client", "mqttfront/role/expire.go",
-			"\t\tt.recordExpiredLocked(r)\n", "").shownBy("requests that expire while there is no leader"),
-		one("expiry_displaces", "an expired request no longer orders the requests behind it", "order of a client", "mqttfront/pending/request.go",
-			"const orderMemory = maxLag + expiryRounding", "const orderMemory = 0").shownBy("requests that expire while there is no leader"),
-		one("expiry_elsewhere", "a request that expired at a peer is ignored, and not refused in the log", "order of a client", "mqttfront/role/merge.go",
-			"\treturn !r.Expired(now) || r.IsOpen() && r.UsesDedup()\n", "\treturn !r.Expired(now)\n").shownBy("requests that expire while there is no leader"),
-		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/role/ingest.go",
-			"\tif !r.Redelivered || !r.UsesDedup() || ", "\tif true || !r.UsesDedup() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
-		{
-			Name: "merge_late_copies", What: "the merge follows the order of a peer also where that has a copy sent later", Check: "order of a client", Edits: []overlay.Edit{{
-				File: "mqttfront/pending/merge.go", Old: "\t\tp.arrange(append(here, added...), evidence(here, elsewhere), affected, open)\n",
-				New: "\t\tfor _, list := range append([][]*Request{here}, elsewhere...) {\n\t\t\tvar last *Request\n\t\t\tfor _, r := range list {\n" +
-					"\t\t\t\tif r.element != nil && r.FromPeer && last != nil {\n\t\t\t\t\tp.order.MoveAfter(r.element, last.element)\n\t\t\t\t}\n" +
-					"\t\t\t\tif own := p.byID[r.Command.ID]; own != nil {\n\t\t\t\t\tlast = own\n\t\t\t\t}\n\t\t\t}\n\t\t}\n",
-			}},
-			Faults: []string{"leader whose session lags", "leaders that change while the broker lags", "kill -9"},
-		},
-		one("released_unanswered", "the delivery watermark releases what an earlier leader executed", "unanswered", "mqttfront/pending/buffer.go",
-			"r.state.IsHeld() && !r.awaitsReport && ", "r.state.IsHeld() && ").shownBy("leaders that change while the broker lags", "broker restart"),
-		one("session_unawaited", "publishing begins before the node's own session is up", "unanswered", "mqttfront/front.go",
-			"\tif config.IngestAtLeader {\n", "\tawaitSession = func(context.Context, time.Time) {}\n\tif config.IngestAtLeader {\n").shownBy("broker restart"),
+		one("redelivery_of_any_age", "a redelivery is executed however old it may be", "exactly once", "mqttfront/leader/request.go",
+			"\treturn r.Redelivered && r.isRemembered() && ", "\treturn false && ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
 	}
 }
 
@@ -269,7 +217,7 @@ func mirrors() []Mutant {
 
 func takeover() []Mutant {
 	return []Mutant{
-		one("takeover_silent", "unpublished notifications dropped at takeover", "notifications", "mqttfront/role/leadership.go",
+		one("takeover_silent", "unpublished notifications dropped at takeover", "notifications", "mqttfront/leader/leader.go",
 			"range m.Unpublished()", "range m.Unpublished()[:0]"),
 		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications, order of a client, linearizability", "mqttfront/publish/connections.go",
 			"{ return w.Confirm(ctx) }", "{ return nil }"),
@@ -288,8 +236,8 @@ func takeover() []Mutant {
 			},
 			Faults: []string{"leaders cut off one after the other"},
 		},
-		one("watermark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications, unanswered", "mqttfront/role/leadership.go",
-			"\tl.republishLocked(m)\n", "\tl.republishLocked(m)\n\tl.store.SetPublished(m.Status().Index)\n"),
+		one("watermark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications, unanswered", "mqttfront/leader/leader.go",
+			"\tl.known.version = status.Version\n", "\tl.known.version = status.Version\n\tl.store.SetPublished(status.Index)\n"),
 	}
 }
 

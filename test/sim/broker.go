@@ -239,20 +239,6 @@ func (b *broker) dropLocked(s *session) {
 	}
 }
 
-// forget drops a session, and ends its connection with a DISCONNECT packet, as an operator may.
-func (b *broker) forget(id string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.sessions[id]
-	if s == nil {
-		return
-	}
-	if s.attached != nil {
-		s.attached.end(reasonAdministrative)
-	}
-	b.dropLocked(s)
-}
-
 // close stops the broker and all timers of sessions, at the end of a run.
 func (b *broker) close() {
 	b.stop(true)

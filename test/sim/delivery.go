@@ -183,24 +183,16 @@ func (d *deliveries) endedHosts(from, to time.Duration) int {
 	return len(hosts)
 }
 
-// endedBetween reports whether a host's node ended between from and to.
-func (d *deliveries) endedBetween(host string, from, to time.Duration) bool {
-	return slices.ContainsFunc(d.ended, func(e ending) bool { return e.host == host && e.at >= from && e.at <= to })
-}
-
-// checkDelivered checks that a SET is answered if it has an outcome in the log, all ingest sessions received its first publication, and the delivery
-// watermark passed its entry while its client still waited. It may stay unanswered if more than one node ended meanwhile, or the broker lost one of
-// these sessions. If an earlier leader executed the SET, a new leader may answer it only after the watermark has passed it. So the check applies only
+// checkDelivered checks that a SET is answered if it has an outcome in the log, the cluster's session received its first publication, and the delivery
+// watermark passed its entry while its client still waited. It may stay unanswered if more than one node ended meanwhile, or the broker lost the
+// session. If an earlier leader executed the SET, a new leader may answer it only after the watermark has passed it. So the check applies only
 // if requests that were sent later were answered. If several entries have copies of the SET, the last one counts.
 func (s *simulation) checkDelivered() {
 	const late = 2 * time.Second // time that a follower's own copy may need to arrive and to be answered
-	if !s.roomForAll() || s.metric("holdfast_publish_abandoned_total", "reply") > 0 || s.metric("holdfast_held_requests_dropped_total", "stale") > 0 {
+	if !s.roomForAll() || s.metric("holdfast_publish_abandoned_total", "reply") > 0 || s.metric("holdfast_requests_dropped_total", "stale") > 0 {
 		return
 	}
-	d, receivers := &s.deliveries, len(s.hosts)
-	if s.tunables.front.IngestAtLeader {
-		receivers = 1
-	}
+	d := &s.deliveries
 	for _, o := range s.load.History.Ops {
 		if o.Verb != history.Set || o.Anonymous || o.Value == "" || strings.HasPrefix(o.Key, "lock/") {
 			continue
@@ -213,11 +205,10 @@ func (s *simulation) checkDelivered() {
 		if !applied || last.index == 0 || !passed || at > to-late || ever && replied <= to || !d.served(s.load.History.Ops, o.Client, s.tunables.front.PublishingConnections, at, to) {
 			continue
 		}
-		sessions := nodeSessions(o.Sendings[0].Receivers)
-		if len(sessions) < receivers || last.mayBeUnanswered(from, s.tunables.front.ProposalAge) {
+		if !slices.Contains(o.Sendings[0].Receivers, requestSession) || last.mayBeUnanswered(from, s.tunables.front.ProposalAge) {
 			continue
 		}
-		if d.endedHosts(from, to) > 1 || s.broker.lossesBetween(sessions, s.trace.start.Add(from), s.trace.start.Add(to)) {
+		if d.endedHosts(from, to) > 1 || s.lost([]string{requestSession}, from, to) {
 			continue
 		}
 		s.violation("unanswered", "%s has an outcome at entry %d, and the delivery watermark passed it after %.6f s, but nobody answered", o, last.index, at.Seconds())

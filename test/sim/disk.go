@@ -34,10 +34,6 @@ type disk struct {
 	stable      map[string][]byte
 	snapshots   []*savedSnapshot // the newest last
 	offered     []byte           // what the offerStore saved
-	contact     int64            // the time that the contactStore saved
-	touched     bool             // contact was ever saved
-	synced      int64            // what contact becomes when the power fails
-	wasSynced   bool             // what touched becomes then
 
 	trouble time.Time     // when a fault last affected the disk
 	latency time.Duration // mean latency of each write
@@ -63,7 +59,6 @@ func newFiles(random *rand.Rand) *crashdisk.Disk {
 // losePower takes away what was not synced.
 func (d *disk) losePower() {
 	d.locked(func(d *disk) {
-		d.contact, d.touched = d.synced, d.wasSynced
 		d.files.LosePower(d.random, 512)
 	})
 }
@@ -72,8 +67,7 @@ func (d *disk) losePower() {
 func (d *disk) wipe() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.incarnation, d.snapshots, d.offered, d.contact, d.touched = "", nil, nil, 0, false
-	d.synced, d.wasSynced = 0, false
+	d.incarnation, d.snapshots, d.offered = "", nil, nil
 	d.files, d.stable = newFiles(d.random), make(map[string][]byte)
 }
 
@@ -387,25 +381,4 @@ func (s offerStore) Load() (data []byte, err error) {
 // Save implements raftlog.OfferStore.
 func (s offerStore) Save(data []byte) error {
 	return s.mount.write(func(d *disk) { d.offered = bytes.Clone(data) })
-}
-
-// contactStore is an ingest.ContactStore: it keeps the time of the last contact with the broker. It syncs a saved 0 at once, and any other time with a
-// chance of one in four. So a machine that has lost its power may have an older time, or none.
-type contactStore struct{ mount *mount }
-
-// Load implements ingest.ContactStore.
-func (s contactStore) Load() (wall int64, ok bool) {
-	s.mount.view().locked(func(d *disk) { wall, ok = d.contact, d.touched })
-	return wall, ok
-}
-
-// Save implements ingest.ContactStore.
-func (s contactStore) Save(wall int64) error {
-	s.mount.view().locked(func(d *disk) {
-		d.contact, d.touched = wall, true
-		if wall == 0 || d.random.IntN(4) == 0 {
-			d.synced, d.wasSynced = wall, true
-		}
-	})
-	return nil
 }

@@ -328,9 +328,9 @@ func (s *simulation) injectBrokerFault(f *fault, victim *host) bool {
 		s.sleep(f.lasts)
 		s.network.host("broker").running.open()
 	case takeIngest, takePublishing:
-		id := ingestSession(victim)
-		if s.tunables.front.IngestAtLeader {
-			id = clusterName + "-ingest"
+		id := requestSession
+		if f.variant%4 == 0 {
+			id = ownSession(victim)
 		}
 		if f.kind == takePublishing {
 			id = fmt.Sprintf("%s-out-%d", clusterName, f.variant%s.tunables.front.PublishingConnections)

@@ -362,7 +362,7 @@ func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {
 	}
 	front, err := mqttfront.New(config, mqttfront.Environment{
 		Dialer: &mqttconn.Dialer{Addresses: broker, Timeout: config.ConnectTimeout, Network: p.dialBroker},
-		Driver: mqttbroker.NoDriver{}, Contact: contactStore{p.mount}, Wall: h.wall, Random: random, Log: p.log,
+		Driver: mqttbroker.NoDriver{}, Wall: h.wall, Random: random, Log: p.log,
 		Metrics: metrics.New(p.registry),
 	})
 	p.front = front

@@ -3,14 +3,12 @@ package sim
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"holdfast/test/sim/schedule"
 )
 
-// Nodes receive the same messages at different times, or only some of them. These faults let a node lead that is behind the others, or that alone
-// has everything.
+// These faults change the leader while requests are on their way, or let a node lead that was away.
 
 // giveLead tries for a time to transfer the leadership to a host's node, and reports whether that node leads.
 func (s *simulation) giveLead(ctx context.Context, to *host, within time.Duration) bool {
@@ -30,51 +28,19 @@ func (s *simulation) giveLead(ctx context.Context, to *host, within time.Duratio
 	return false
 }
 
-// leadWithLateSession delays what the broker sends to one node, and lets that node lead. The late node executes requests long after the other nodes
-// received them. It reports whether the late node led. There are three variants:
-//   - stallRequests: the broker sends no requests to the late node until shortly after that node leads. The late node then gets requests that the old
-//     leader has refused.
-//   - loseBefore: the link from the broker to the late node is slow. Before the leader changes, the old leader receives nothing from the broker, and
-//     the remaining nodes lose their sessions.
-//   - loseWhileLeading: the link from the broker to the late node is slow. The other nodes lose their sessions while the late node leads.
-func (s *simulation) leadWithLateSession(ctx context.Context, f *fault, leader, late *host) bool {
-	const stallRequests, loseWhileLeading = 0, 2 // 1 is loseBefore
-	if s.tunables.front.IngestAtLeader || !s.lagging.TryLock() {
-		return false // there is one session only, or another node is late
-	}
-	defer s.lagging.Unlock()
-	if late == leader && f.variant%3 != loseWhileLeading {
-		late = s.hosts[(slices.Index(s.hosts, leader)+1)%len(s.hosts)]
-	}
-	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
-	if f.variant%3 == stallRequests {
-		s.broker.stall(ingestSession(late))
-		defer s.broker.stall("")
-		s.sleep(f.delay)
-		led := s.giveLead(ctx, late, 2*time.Second)
-		s.sleep(between(random, 0, 500*time.Millisecond))
-		return led
-	}
-	slowed := link{"broker", late.name, classBroker}
-	s.network.slow(slowed, f.delay)
-	defer s.network.slow(slowed, 0)
-	if f.variant%3 == loseWhileLeading {
-		led := s.giveLead(ctx, late, 2*time.Second)
-		s.loseSessions(random, f.lasts, late)
-		return led
-	}
-	toOldLeader := &s.network.link(link{"broker", leader.name, classBroker}).gate
-	toOldLeader.close() // the old leader must not execute what the new one will receive late
-	s.loseSessions(random, between(random, 500*time.Millisecond, 1500*time.Millisecond), late, leader)
-	led := s.giveLead(ctx, late, time.Second)
+// stallRequests lets the broker hold the requests back for a time. Half of the times the leadership goes to another node meanwhile.
+func (s *simulation) stallRequests(ctx context.Context, f *fault, to *host) {
+	s.broker.stall(requestSession)
+	defer s.broker.stall("")
 	s.sleep(f.lasts / 2)
-	toOldLeader.open()
-	return led
+	if f.variant%2 == 0 {
+		s.giveLead(ctx, to, f.lasts)
+	}
+	s.sleep(f.lasts / 2)
 }
 
-// expireWithoutLeader leaves the cluster without a leader until the requests of clients expire, and the running nodes forget them. One node is stopped
-// meanwhile. It reads its copies of these requests from its socket after the next leader has executed later requests of the same clients. If the stopped
-// node would drop such copies because its session is too old by then, or if it cannot be stopped, expireWithoutLeader does nothing and returns false.
+// expireWithoutLeader leaves the cluster without a leader until the requests of clients expire in the broker's queue. One node is stopped meanwhile; it
+// may have read some of them from its socket. If the node cannot be stopped, expireWithoutLeader does nothing and returns false.
 func (s *simulation) expireWithoutLeader(f *fault, late *host) bool {
 	stopped := f.lasts + f.delay
 	if late.isAsleep() || !schedule.Replays || stopped > s.tunables.front.SessionExpiry-time.Second {
@@ -104,24 +70,14 @@ func (s *simulation) expireWithoutLeader(f *fault, late *host) bool {
 	late.disk.locked(func(d *disk) { d.trouble = time.Now() })
 	s.sleep(f.delay)
 	late.setAsleep(false)
-	s.sleep(2 * time.Second) // the leader asks the other nodes for held requests each second
 	return true
 }
 
-// ingestSession returns the client id of the session by which a host's node receives requests, where each node has one.
-func ingestSession(h *host) string { return clusterName + "-" + h.name + "-in" }
+// requestSession is the client id of the session by which requests come.
+const requestSession = clusterName + "-ingest"
 
-// loseSessions makes the broker forget the ingest sessions of all nodes except but, again and again. The nodes whose sessions it forgets receive only
-// parts of what clients send.
-func (s *simulation) loseSessions(random *rand.Rand, lasts time.Duration, but ...*host) {
-	for until := s.trace.now() + lasts; s.trace.now() < until; s.sleep(between(random, 10*time.Millisecond, 300*time.Millisecond)) {
-		for _, h := range s.hosts {
-			if !slices.Contains(but, h) {
-				s.broker.forget(ingestSession(h))
-			}
-		}
-	}
-}
+// ownSession returns the client id of a node's own session.
+func ownSession(h *host) string { return clusterName + "-" + h.name + "-in" }
 
 // isolateLeaders slows all traffic with the broker, and cuts off each leader from the other nodes shortly after it began to lead, sometimes
 // from the broker as well. What that leader published is still above the delivery watermark in the log, so its successor publishes it again.

@@ -41,8 +41,8 @@ func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 		return s.trap(ctx, f, leader)
 	case laggingBroker:
 		s.lag(ctx, f)
-	case lateSession:
-		return s.leadWithLateSession(ctx, f, leader, victim)
+	case stallRequests:
+		s.stallRequests(ctx, f, victim)
 	case cutLeaders:
 		s.isolateLeaders(ctx, f)
 	case sleepsThrough, lateNode:

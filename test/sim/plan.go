@@ -38,7 +38,7 @@ const (
 	transferLeader      kind = "leadership transfer"
 	flapLeader          kind = "flapping leadership"
 	deposeLeader        kind = "leader that is deposed and does not hear of it"
-	lateSession         kind = "leader whose session lags"
+	stallRequests       kind = "broker that holds requests back"
 	cutLeaders          kind = "leaders cut off one after the other"
 	sleepsThrough       kind = "stopped until outcomes are forgotten"
 	lateNode            kind = "late node that comes to lead"
@@ -151,7 +151,7 @@ func weights() []weight {
 		{flapLeader, 5},
 		{deposeLeader, 10},
 		{laggingBroker, 12},
-		{lateSession, 8},
+		{stallRequests, 6},
 		{cutLeaders, 6},
 		{sleepsThrough, 3},
 		{lateNode, 5},
@@ -242,11 +242,8 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 		f.lasts = between(r, time.Second, 2*time.Second)
 		f.delay = t.timing.LeaderLease * time.Duration(50+r.IntN(40)) / 100
 		f.offset = between(r, 0, f.delay/2) // from the loss of its broker connections to the transfer
-	case lateSession:
-		f.delay, f.lasts = between(r, t.front.SessionExpiry/8, min(t.front.SessionExpiry*5/8, 3*time.Second)), between(r, 2*time.Second, 6*time.Second)
-		if t.broker.inFlight == 1 { // each message waits for the one before it
-			f.delay = between(r, 10*time.Millisecond, 40*time.Millisecond)
-		}
+	case stallRequests:
+		f.lasts = between(r, 500*time.Millisecond, t.front.SessionExpiry*5/4)
 	case cutLeaders:
 		f.delay, f.lasts = between(r, 5*time.Millisecond, 400*time.Millisecond), between(r, 6*time.Second, 15*time.Second)
 	case sleepsThrough:
@@ -255,7 +252,7 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 		f.leader, f.lasts = false, t.front.SessionExpiry*time.Duration(30+r.IntN(60))/100
 	case expireUnled:
 		f.leader, f.delay = false, between(r, 1500*time.Millisecond, 3*time.Second)              // from the end of the cut until the stopped node goes on
-		f.lasts = time.Duration(t.expiry)*time.Second + between(r, 7*time.Second, 9*time.Second) // until the running nodes have forgotten the expired requests
+		f.lasts = time.Duration(t.expiry)*time.Second + between(r, 7*time.Second, 9*time.Second) // until the requests have expired in the queue
 	case demoteAndJump:
 		f.offset = time.Duration(1-2*r.IntN(2)) * between(r, 61*time.Second, 2*time.Minute)
 		f.delay, f.others = pick(r, 0, 200*time.Millisecond, 2*time.Second), 1+r.IntN(max(1, t.nodes-2))

@@ -37,7 +37,7 @@ func (s *simulation) watchBounds(stop <-chan struct{}) {
 				{"outcomes remembered", int64(status.Remembered), limits.DedupEntries + moreOutcomes},
 				{"watches", int64(status.Watches), limits.Watches + moreWatches},
 				{"unpublished notifications", int64(status.Unpublished), limits.UnpublishedNotifications},
-				{"requests held", int64(gathered(p.registry, "holdfast_held_requests", "")), int64(s.tunables.front.HoldMessages)},
+				{"requests under way", int64(gathered(p.registry, "holdfast_requests_under_way", "")), int64(s.tunables.front.Executing)},
 			} {
 				if bound.value > bound.limit {
 					s.violation("bounds", "%s: %d %s, more than %d", h.name, bound.value, bound.name, bound.limit)

@@ -70,9 +70,6 @@ func (c *Config) Again() string {
 	if c.Nodes != 0 {
 		fmt.Fprintf(&b, " NODES=%d", c.Nodes)
 	}
-	if c.Ingest != "" {
-		fmt.Fprintf(&b, " INGEST=%s", c.Ingest)
-	}
 	if len(c.Kinds) > 0 {
 		fmt.Fprintf(&b, " KINDS=%q", strings.Join(c.Kinds, ","))
 	}

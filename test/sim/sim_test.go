@@ -22,7 +22,6 @@ var (
 	order    = flag.Uint64("sim.schedule", 0, "seed of the order in which goroutines run, in a binary that can replay it; 0 is Go's own order")
 	duration = flag.Duration("sim.duration", 30*time.Second, "of each seed's load and faults, in virtual time")
 	nodes    = flag.Int("sim.nodes", 0, "how many nodes; 0 draws 3 or 5")
-	ingest   = flag.String("sim.ingest", "", "by what session requests come: everywhere or leader; empty draws")
 	kinds    = flag.String("sim.kinds", "", "the kinds of faults that are drawn, with commas; empty is all")
 	without  = flag.String("sim.without", "", "what is left out: numbers of faults and ids of clients, with commas")
 	report   = flag.String("sim.report", "", "folder for what is needed to understand a failure, and with one seed always")
@@ -32,7 +31,7 @@ var (
 )
 
 func config(seed uint64) Config {
-	c := Config{Seed: seed, Schedule: *order, Duration: *duration, Nodes: *nodes, Ingest: *ingest}
+	c := Config{Seed: seed, Schedule: *order, Duration: *duration, Nodes: *nodes}
 	if *kinds != "" {
 		c.Kinds = strings.Split(*kinds, ",")
 	}

@@ -24,7 +24,6 @@ type Config struct {
 	Schedule uint64        // seed of the order of goroutines, in a binary with the overlay (package golib)
 	Duration time.Duration // how long the load and the faults last, in virtual time
 	Nodes    int           // 0 draws 3 or 5
-	Ingest   string        // everywhere or leader; empty draws
 	// Kinds are the kinds of faults that are drawn. An empty list means all kinds.
 	Kinds []string
 	// Without lists drawn faults and clients that a smaller run leaves out: faults by their number in the plan, from 1, and clients by their id.
@@ -63,7 +62,6 @@ type simulation struct {
 	damaging   channelMutex   // held while a machine loses its data, or a member is removed
 	restarting channelMutex   // held while the broker is down for a restart
 	clockLock  channelMutex   // held by the fault that sets clocks
-	lagging    channelMutex   // held while a fault delays a node's ingest session
 	recovered  time.Duration  // how long it took until service was back
 
 	findings *history.Findings
@@ -98,9 +96,9 @@ func newSimulation(config Config) *simulation {
 	s := &simulation{
 		seed: config.Seed, config: config, settings: settings, tunables: drawTunables(r, nodes), trace: newTrace(config.Log), findings: &history.Findings{},
 		effects: make(map[string]int), deliveries: newDeliveries(), executions: newExecutions(),
-		damaging: make(channelMutex, 1), restarting: make(channelMutex, 1), clockLock: make(channelMutex, 1), lagging: make(channelMutex, 1),
+		damaging: make(channelMutex, 1), restarting: make(channelMutex, 1), clockLock: make(channelMutex, 1),
 	}
-	s.tunables.drawIngest(rand.New(rand.NewPCG(config.Seed, 4)), config.Ingest)
+	s.tunables.drawBatching(rand.New(rand.NewPCG(config.Seed, 4)))
 	s.load = workload.New(workload.Settings{
 		Seed: s.seed, Expiry: s.tunables.expiry, DefaultExpiry: s.tunables.front.DefaultExpiry, CopyWindow: s.tunables.front.SessionExpiry,
 		Lifetime: s.tunables.outcomeLifetime(), Pace: s.tunables.pace, LockTTL: s.tunables.lockTTL, Generation: 6 * time.Second,

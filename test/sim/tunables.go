@@ -57,7 +57,7 @@ func drawTunables(r *rand.Rand, nodes int) *tunables {
 	}
 	t.broker = brokerOptions{
 		tellsNoSubscriber: r.IntN(2) == 0, sendsNoDisconnect: r.IntN(2) == 0,
-		receiveMaximum: pick(r, uint16(1), 20, 65535), inFlight: pick(r, 1, 20, 65535),
+		receiveMaximum: pick(r, uint16(1), 20, 65535), inFlight: pick(r, 10, 20, 65535),
 	}
 	t.drawFront(r)
 	t.drawLimits(r)
@@ -81,10 +81,8 @@ func (t *tunables) drawFront(r *rand.Rand) {
 	switch r.IntN(6) {
 	case 0:
 		f.Executing = 4
-	case 1:
-		f.HoldMessages = 24
-	case 2:
-		f.HoldBytes = 32 << 10
+	case 1, 2:
+		f.RequestBytes = 32 << 10
 	case 3:
 		f.QueueNotifications, t.complete = 8, false
 	}
@@ -97,15 +95,8 @@ func (t *tunables) outcomeLifetime() time.Duration {
 	return time.Duration(t.expiry)*time.Second + f.DedupMargin + f.SessionExpiry + f.OverloadAge + f.ProposalAge
 }
 
-// drawIngest draws whether each node receives requests by an ingest session of its own, or only the leader, and how the leader batches commands.
-func (t *tunables) drawIngest(r *rand.Rand, ingest string) {
-	t.front.IngestAtLeader = r.IntN(4) == 0
-	if ingest != "" {
-		t.front.IngestAtLeader = ingest == "leader"
-	}
-	if t.front.IngestAtLeader { // the broker must then allow many messages in flight
-		t.broker.inFlight = max(t.broker.inFlight, 20)
-	}
+// drawBatching draws how the leader batches commands.
+func (t *tunables) drawBatching(r *rand.Rand) {
 	further, age, rest := pick(r, 1, 4, 32), t.front.ProposalAge, t.cluster
 	t.cluster = func(c *cluster.Config) {
 		rest(c)

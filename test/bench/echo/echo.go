@@ -27,8 +27,6 @@ type Config struct {
 	ClientID string
 	// Topic is where the requests are published.
 	Topic string
-	// Answer makes the responder answer, like a leader. Otherwise it only receives, like a follower.
-	Answer bool
 	// ValueSize is the size in bytes of the value in the reply to a GET.
 	ValueSize int
 	// Publishers is the number of connections on which replies are published. 0 means 2, as many as a node has.
@@ -52,11 +50,9 @@ func Run(ctx context.Context, config Config) error {
 	}
 	r := &responder{config: config, value: reply(config.ValueSize)}
 	defer r.close()
-	if config.Answer {
-		for i := range config.Publishers {
-			if err := r.addPublisher(ctx, i); err != nil {
-				return fmt.Errorf("echo: %w", err)
-			}
+	for i := range config.Publishers {
+		if err := r.addPublisher(ctx, i); err != nil {
+			return fmt.Errorf("echo: %w", err)
 		}
 	}
 	if err := r.serve(ctx); err != nil && ctx.Err() == nil {
@@ -143,7 +139,7 @@ func (r *responder) received(ctx context.Context, p *paho.Publish) {
 	if p.QoS == 1 {
 		_ = r.acks.Done(r.acks.Arrived(p.PacketID))
 	}
-	if !r.config.Answer || p.Properties.ResponseTopic == "" {
+	if p.Properties.ResponseTopic == "" {
 		return
 	}
 	hash := fnv.New32a()
@@ -178,17 +174,13 @@ func (r *responder) answer(p *paho.Publish) *packets.Publish {
 	}
 }
 
-// coalescingDelay imitates the coalescing delay of a node: how long it waits before it reads, so that it reads several messages at once. As in a node it is
-// 5 ms for a follower, and 0 for a leader with few requests under way. A busy leader of the store waits at most a quarter of the average time of a request,
+// coalescingDelay imitates the coalescing delay of a leader: how long it waits before it reads, so that it reads several messages at once. As in the store it
+// is 0 with few requests under way. A busy leader of the store waits at most a quarter of the average time of a request,
 // and at most 20 ms. A busy responder waits 2 ms.
 func (r *responder) coalescingDelay() time.Duration {
 	const enoughToDo = 16
-	switch {
-	case !r.config.Answer:
-		return 5 * time.Millisecond
-	case r.unacknowledged.Load() >= enoughToDo:
-		return 2 * time.Millisecond
-	default:
+	if r.unacknowledged.Load() < enoughToDo {
 		return 0
 	}
+	return 2 * time.Millisecond
 }

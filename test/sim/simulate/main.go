@@ -23,7 +23,6 @@ type options struct {
 	schedule, schedules uint64
 	duration            time.Duration
 	nodes               int
-	ingest              string
 	without             []string
 	kinds               []string
 	workers             int
@@ -44,7 +43,6 @@ func main() {
 	flag.Uint64Var(&o.schedules, "schedules", 1, "how many schedules of each seed")
 	flag.DurationVar(&o.duration, "duration", 2*time.Minute, "of the load and the faults of each run, in virtual time")
 	flag.IntVar(&o.nodes, "nodes", 0, "how many nodes; 0 draws 3 or 5")
-	flag.StringVar(&o.ingest, "ingest", "", "by what session requests come: everywhere or leader; empty draws")
 	flag.StringVar(&kinds, "kinds", "", "the kinds of faults that are drawn, with commas; empty is all")
 	flag.StringVar(&without, "without", "", "what is left out: numbers of faults and ids of clients, with commas")
 	flag.IntVar(&o.workers, "workers", runtime.NumCPU(), "how many runs at a time")

@@ -42,9 +42,6 @@ func (o *options) wanted() (wanted []mutants.Mutant, err error) {
 
 // hunt shows for each mutant how many runs it took to catch it. The unbroken product has to pass the run that catches it.
 func (o *options) hunt(ctx context.Context, folder string) error {
-	if o.ingest == "" {
-		o.ingest = "everywhere" // most of them break how each node holds the requests that it has received
-	}
 	o.report = ""
 	wanted, err := o.wanted()
 	if err != nil {

@@ -65,7 +65,7 @@ func (o *options) run(ctx context.Context, binary string, p pair) (*sim.Result, 
 	limited, cancel := context.WithTimeout(ctx, o.patience)
 	defer cancel()
 	command := exec.CommandContext(limited, binary, "-test.run", "TestSimulatedClustersKeepTheirPromises", "-sim.results", "-sim.first", fmt.Sprint(p.seed), "-sim.seeds", "1",
-		"-sim.schedule", fmt.Sprint(p.schedule), "-sim.duration", o.duration.String(), "-sim.nodes", fmt.Sprint(o.nodes), "-sim.ingest", o.ingest,
+		"-sim.schedule", fmt.Sprint(p.schedule), "-sim.duration", o.duration.String(), "-sim.nodes", fmt.Sprint(o.nodes),
 		"-sim.kinds", strings.Join(o.kinds, ","), "-sim.without", strings.Join(o.without, ","), "-sim.switches", o.switches, fmt.Sprintf("-sim.verbose=%t", o.verbose),
 		"-test.timeout", (o.patience * 9 / 10).String())
 	command.Env = append(os.Environ(), "GOMEMLIMIT=4GiB")
@@ -96,7 +96,7 @@ func (o *options) run(ctx context.Context, binary string, p pair) (*sim.Result, 
 			_ = os.WriteFile(filepath.Join(o.folder(p), "output.txt"), []byte(text), 0o600) // the error that matters is in the result
 		}
 	}
-	config := sim.Config{Seed: p.seed, Schedule: p.schedule, Duration: o.duration, Nodes: o.nodes, Ingest: o.ingest, Kinds: o.kinds, Without: o.without}
+	config := sim.Config{Seed: p.seed, Schedule: p.schedule, Duration: o.duration, Nodes: o.nodes, Kinds: o.kinds, Without: o.without}
 	return &sim.Result{
 		Seed: p.seed, Schedule: p.schedule, Again: config.Again(),
 		Violations: []history.Violation{{Check: "end", Text: errEnded.Error() + ": " + firstLines(text)}},
