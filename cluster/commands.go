@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
+	"time"
 
 	"holdfast/cluster/peer"
 	"holdfast/cluster/propose"
@@ -86,6 +88,19 @@ func (c *commandRouter) setPublished(index uint64) {
 	if p := c.proposer.Load(); p != nil {
 		p.SetPublished(index)
 	}
+}
+
+func (c *commandRouter) setHorizon(age time.Duration) {
+	if p := c.proposer.Load(); p != nil {
+		p.SetHorizon(age)
+	}
+}
+
+func (c *commandRouter) horizonAge() time.Duration {
+	if p := c.proposer.Load(); p != nil {
+		return p.HorizonAge()
+	}
+	return math.MaxInt64
 }
 
 // waiter is the tag of a command that one of this package's own goroutines waits for.

@@ -23,7 +23,7 @@ import (
 	"holdfast/internal/policy"
 )
 
-// recorder is an Observer that records its calls. told has the received broadcasts, and held the pages that Held returns.
+// recorder is an Observer that records its calls.
 type recorder struct {
 	mu       sync.Mutex
 	outcomes []fsm.EntryOutcome

@@ -61,6 +61,14 @@ func (n *Node) Flush() { n.commands.flush() }
 // log entry carries the watermark. A lower index has no effect. The call has no effect while this node does not lead.
 func (n *Node) SetPublished(index uint64) { n.commands.setPublished(index) }
 
+// SetHorizon moves the horizon of the log to an age ago: the broker received after that moment all that it has not seen
+// acknowledged. The next log entry carries it. An older moment has no effect. The call has no effect while this node does not
+// lead.
+func (n *Node) SetHorizon(age time.Duration) { n.commands.setHorizon(age) }
+
+// HorizonAge returns how long ago, by cluster time, the horizon of the log was. It is valid while this node leads.
+func (n *Node) HorizonAge() time.Duration { return n.commands.horizonAge() }
+
 // Execute proposes a command and waits for its result. The error is ErrNotLeader, ErrNotDone, ErrOutcomeUnknown, or that of the context: then the outcome is
 // unknown, too.
 func (n *Node) Execute(ctx context.Context, command fsm.Command) (fsm.Result, error) {

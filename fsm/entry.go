@@ -16,6 +16,9 @@ type Entry struct {
 	Wall       int64  // milliseconds since the Unix epoch: the cluster clock
 	Published  uint64 // delivery watermark: no reply or notification up to this index is outstanding
 	StorageLow bool   // the leader, or a member that answered its last poll, is short of disk space
+	// HorizonAge is how long before this entry, in milliseconds of cluster time, the horizon was: the moment after which the
+	// broker received all that it has not seen acknowledged. At least 1; 0 says nothing new. Not before VersionHorizon.
+	HorizonAge int64
 	Commands   []Command
 }
 
@@ -37,6 +40,7 @@ func AppendEntry(dst []byte, entry *Entry) []byte {
 		command := &entry.Commands[i]
 		dst = appendMessage(dst, 7, func(b []byte) []byte { return appendCommand(b, command) })
 	}
+	dst = appendUint(dst, 8, uint64(entry.HorizonAge))
 	sum := crc32.Checksum(dst[start:], castagnoli())
 	return appendChecksum(dst, sum)
 }
@@ -91,6 +95,8 @@ func DecodeEntry(data []byte) (*Entry, error) {
 			inner := r.enter()
 			readCommand(&inner, command)
 			r.leave(&inner)
+		case 8:
+			entry.HorizonAge = r.int()
 		default:
 			r.unknown("Entry")
 		}

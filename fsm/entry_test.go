@@ -34,7 +34,7 @@ func fullEntry(t testing.TB) *Entry {
 		Mirrors: []Mirror{{Keys: "k*", Topic: "t/"}},
 	}
 	return &Entry{
-		Term: 1, Number: 2, Elapsed: 3, Wall: 4, Published: 5, StorageLow: true,
+		Term: 1, Number: 2, Elapsed: 3, Wall: 4, Published: 5, StorageLow: true, HorizonAge: 6,
 		Commands: []Command{
 			{
 				Kind: KindSet, ID: RequestID{1, 2, 3}, Principal: policy.Principal{ClientID: "c", Username: "u", Attributes: []policy.Attribute{{Name: "a", Value: "b"}}},

@@ -56,7 +56,8 @@ func appendMeta(b []byte, m *Machine) []byte {
 	b = appendUint(b, 15, m.staged.nonce)
 	b = appendUint(b, 17, m.scanSecret) // field 16, the parts of an unfinished restore, is in frames of its own
 	b = appendUint(b, 18, m.storeID)
-	return appendUint(b, 19, m.olderSnapshotsID)
+	b = appendUint(b, 19, m.olderSnapshotsID)
+	return appendUint(b, 20, uint64(m.horizon))
 }
 
 func (m *Machine) readMeta(r *reader) {
@@ -100,6 +101,8 @@ func (m *Machine) readMeta(r *reader) {
 			m.storeID = r.uint()
 		case 19:
 			m.olderSnapshotsID = r.uint()
+		case 20:
+			m.horizon = r.int()
 		default:
 			r.unknown("Meta")
 		}

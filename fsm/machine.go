@@ -18,6 +18,7 @@ type Machine struct {
 	now        int64     // cluster time, milliseconds
 	wall       int64     // cluster clock: the latest wall time in an entry, milliseconds since the Unix epoch
 	clock      hlc.Clock // of versions
+	horizon    int64     // cluster time: the broker received later all that it has not seen acknowledged
 	published  uint64    // delivery watermark: no reply or notification up to this index is outstanding
 	logVersion uint32    // version of the log in force: the newest that every member can apply
 	hash       uint64
@@ -92,6 +93,7 @@ func (m *Machine) Apply(index, term uint64, data []byte) (*EntryOutcome, error) 
 	m.wall = max(m.wall, entry.Wall)
 	m.publishedUpTo(entry.Published)
 	m.advance(m.timeOf(entry), outcome)
+	m.moveHorizon(entry.HorizonAge)
 	outcome.Results = make([]Result, len(entry.Commands))
 	for i := range entry.Commands {
 		m.execute(i, &entry.Commands[i], entry.StorageLow, outcome)
@@ -131,6 +133,14 @@ func (m *Machine) isNext(term uint64, entry *Entry) bool {
 // timeOf returns the cluster time of an entry: leader.start plus the leader's monotonic time since its LeaderStart. It never goes
 // back, and no wall clock has a part in it.
 func (m *Machine) timeOf(entry *Entry) int64 { return max(m.now, m.leader.start+entry.Elapsed) }
+
+// moveHorizon moves the horizon to an age before now, but never back. An older one stays true, and is only stricter.
+func (m *Machine) moveHorizon(age int64) {
+	if age > 0 && m.now-age > m.horizon {
+		m.horizon = m.now - age
+		m.mixIntoStateHash('H', uint64(m.horizon))
+	}
+}
 
 // maxExpiredKeysOrWatches bounds the due keys, and also the due watches, that advance removes in one entry; maxExpiryCost bounds the cost of their removal.
 // maxExpiredOutcomes (dedup.go) bounds the outcomes that it removes. A due key that
@@ -253,6 +263,7 @@ type Status struct {
 	Number          uint64 // number of the last entry since the LeaderStart
 	LeaderStartTime int64  // cluster time at elapsed time 0 (see Entry.Elapsed)
 	Now             int64  // cluster time, in milliseconds
+	Horizon         int64  // cluster time after which the broker received all that it has not seen acknowledged
 	Wall            int64  // cluster clock, in milliseconds since the Unix epoch
 	Clock           hlc.Clock
 	Published       uint64 // delivery watermark: an index of the log
@@ -274,7 +285,7 @@ type Status struct {
 func (m *Machine) Status() Status {
 	status := Status{
 		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.lastNumber, LeaderStartTime: m.leader.start,
-		Now: m.now, Wall: m.wall, Clock: m.clock, Published: m.published, Version: m.logVersion, Hash: m.hash,
+		Now: m.now, Horizon: m.horizon, Wall: m.wall, Clock: m.clock, Published: m.published, Version: m.logVersion, Hash: m.hash,
 		Keys: m.values.len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.len(), ReplyBytes: m.dedup.replies.bytes(),
 		Unpublished: m.unpublished.notifications, Configured: m.configured,
 	}

@@ -109,12 +109,13 @@ func (m *Machine) rebaseTo(now int64) {
 	m.now = now
 }
 
-// postpone moves the times of outcomes, watches and events by as much as cluster time is about to jump, because no time passes in
+// postpone moves the times of outcomes, watches and events, and the horizon, by as much as cluster time is about to jump, because no time passes in
 // the jump. The deadlines of keys are left to values.postpone.
 func (m *Machine) postpone(shift int64) {
 	if shift == 0 {
 		return
 	}
+	m.horizon += shift
 	before := m.dedup
 	m.dedup = newDedup()
 	for entry := range before.all() {

@@ -464,3 +464,34 @@ func TestQuotaComesAfterTheConditionOnTheVersion(t *testing.T) {
 	l.want("met", l.do(growing(version)), CodeError, ErrorQuota)
 	l.want("not met", l.do(growing(hlc.Timestamp{Wall: 1, NodeID: "StateStore"})), CodeNotApplied, NoError)
 }
+
+// † The horizon moves with the ages that entries carry, never back and never above now. A LeaderStart leaves it. A restore that
+// moves cluster time moves it as it moves the outcomes: no time passes in that jump.
+func TestHorizonNeverGoesBack(t *testing.T) {
+	l := newLeaderOf(t, VersionHorizon)
+	carry := func(elapsed, age int64) int64 {
+		l.number++
+		l.append(&Entry{Term: l.term, Number: l.number, Elapsed: elapsed, Wall: l.wall, HorizonAge: age})
+		return l.m.Status().Horizon
+	}
+	for _, step := range []struct{ elapsed, age, want int64 }{{1000, 300, 700}, {1100, 0, 700}, {1200, 900, 700}, {1300, 1, 1299}} {
+		if got := carry(step.elapsed, step.age); got != step.want {
+			t.Errorf("at %d with an age of %d: the horizon is %d, want %d", step.elapsed, step.age, got, step.want)
+		}
+	}
+	l.start()
+	if got := l.m.Status().Horizon; got != 1299 {
+		t.Errorf("after a LeaderStart: %d", got)
+	}
+	ahead := newLeaderOf(t, VersionHorizon)
+	ahead.number++
+	ahead.append(&Entry{Term: ahead.term, Number: ahead.number, Elapsed: 5000, Wall: ahead.wall})
+	before := l.m.Status()
+	data := ahead.snapshot()
+	l.apply(Command{Kind: KindStage, Nonce: 1, Value: data})
+	l.apply(Command{Kind: KindRestore, Nonce: 1, Offset: uint64(len(data))})
+	after := l.m.Status()
+	if after.Now <= before.Now || after.Now-after.Horizon != before.Now-before.Horizon {
+		t.Errorf("a restore moved now from %d to %d, and the horizon from %d to %d", before.Now, after.Now, before.Horizon, after.Horizon)
+	}
+}

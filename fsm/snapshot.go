@@ -60,7 +60,7 @@ func (m *Machine) Snapshot() *Snapshot {
 	values, release := m.values.capture()
 	return &Snapshot{
 		state: Machine{
-			index: m.index, leader: m.leader, now: m.now, wall: m.wall, clock: m.clock, published: m.published,
+			index: m.index, leader: m.leader, now: m.now, horizon: m.horizon, wall: m.wall, clock: m.clock, published: m.published,
 			logVersion: m.logVersion, hash: m.hash, settings: m.settings, configured: m.configured, pinned: m.pinned,
 			staged: m.staged, scanSecret: m.scanSecret, storeID: m.storeID, olderSnapshotsID: m.olderSnapshotsID,
 		},

@@ -62,13 +62,17 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 		l.configure(func(s *Settings) { s.Mirrors = []Mirror{{Keys: "p*", Topic: "dashboard/"}, {Keys: "*", Topic: "all/"}} })
 	}
 	l.number++
-	l.append(&Entry{Term: l.term, Number: l.number, Elapsed: 5, Wall: l.wall, Published: 1})
+	last := Entry{Term: l.term, Number: l.number, Elapsed: 5, Wall: l.wall, Published: 1}
+	if version >= VersionHorizon {
+		last.HorizonAge = 2
+	}
+	l.append(&last)
 	return l
 }
 
 // Old snapshots of every released format stay readable. New files are added to testdata/snapshot, and existing ones are never rewritten.
 func TestOldSnapshotsStayReadable(t *testing.T) {
-	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan, "format-1-log-6.snap": VersionPatternWatch, "format-1-log-7.snap": VersionTxn, "format-1-log-8.snap": VersionMirrors, "format-1-log-9.snap": VersionForeignTTL, "format-1-log-10.snap": VersionStoreID} {
+	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan, "format-1-log-6.snap": VersionPatternWatch, "format-1-log-7.snap": VersionTxn, "format-1-log-8.snap": VersionMirrors, "format-1-log-9.snap": VersionForeignTTL, "format-1-log-10.snap": VersionStoreID, "format-1-log-11.snap": VersionHorizon} {
 		t.Run(file, func(t *testing.T) {
 			path := filepath.Join("testdata", "snapshot", file)
 			l := everythingOf(t, version)

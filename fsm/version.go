@@ -15,11 +15,12 @@ const (
 	VersionMirrors      = 8  // Settings.Mirrors
 	VersionForeignTTL   = 9  // a restored snapshot of another store keeps what is left of its times to live
 	VersionStoreID      = 10 // the id of the store, by which a restore knows another store's snapshot; before, the secret of continuation tokens
+	VersionHorizon      = 11 // Entry.HorizonAge
 )
 
 // Version is the newest log version that this build can apply. It grows with every new kind of command or field of the log format. The members tell
 // each other theirs, and a leader proposes nothing that the oldest of them does not know.
-const Version = VersionStoreID
+const Version = VersionHorizon
 
 // version reads a log version that is in force, or comes into force. One above Version is ErrUnknown, because this build does not know its
 // rules: after a downgrade the older build stops, as at an unknown kind.

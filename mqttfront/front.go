@@ -62,6 +62,7 @@ func New(config Config, env Environment) (*Front, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+	config.MaxAge, config.MaxUnexpiredAge = config.SessionExpiry, config.MaxExpiry+config.DedupMargin
 	metrics, log, pause := env.Metrics, env.Log, newPause(env.Random)
 	f := &Front{
 		config: &config, log: log, hasStore: make(chan struct{}),
@@ -91,10 +92,10 @@ func (f *Front) newConnections(env Environment) {
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}
 	sessionEnv := session.Environment{
-		Login: login, Wall: env.Wall, Random: env.Random, Pause: pause, Log: env.Log, Metrics: env.Metrics.Session,
+		Login: login, Random: env.Random, Pause: pause, Log: env.Log, Metrics: env.Metrics.Session,
 	}
 	f.leading.newSession = func() *session.Cluster {
-		return session.NewCluster(&sessionConfig, &sessionEnv, f.receiver, f.store.ClusterClock, f.store.Confirm)
+		return session.NewCluster(&sessionConfig, &sessionEnv, f.receiver, f.store, f.store.Confirm)
 	}
 	f.exclusive = exclusive.New(exclusive.Config{Cluster: config.Cluster, Node: config.Node, ClientID: sessionConfig.OwnClientID()}, exclusive.Environment{
 		Leads: f.dispatcher.Leads, Wall: env.Wall, Random: env.Random, Observe: env.Metrics.SetOtherStore, Log: env.Log,
@@ -145,7 +146,7 @@ func (f *Front) DisconnectFeedErr() error {
 // Mirror returns the publisher of the mirrors: keys whose values the leader publishes as retained messages.
 func (f *Front) Mirror() *mirror.Mirror { return f.mirror }
 
-// Accepting reports whether this node leads and already proposes new requests on arrival.
+// Accepting reports whether this node leads and executes requests.
 func (f *Front) Accepting() bool { return f.dispatcher.Leads() }
 
 // Drain stops admitting requests, and waits until the executing ones are answered or the context ends. Later messages are not

@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/metrics"
+	"holdfast/mqttfront/session"
 )
 
 // fakeStore accepts every command, executes none, and counts the proposals.
@@ -43,7 +44,8 @@ func (s *fakeStore) count() int {
 
 func (s *fakeStore) Read(*fsm.Command, any) bool   { return true }
 func (s *fakeStore) Flush()                        {}
-func (s *fakeStore) ClusterClock() int64           { return time.Now().UnixMilli() }
+func (s *fakeStore) HorizonAge() time.Duration     { return 0 }
+func (s *fakeStore) SetHorizon(time.Duration)      {}
 func (s *fakeStore) Confirm(context.Context) error { return nil }
 func (s *fakeStore) View(f func(*fsm.Machine))     { f(s.machine) }
 func (s *fakeStore) SetPublished(uint64)           {}
@@ -69,7 +71,7 @@ func arrive(f *Front, payload, correlation string) {
 	p := &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &paho.PublishProperties{
 		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), User: paho.UserProperties{{Key: "__srcId", Value: "c"}},
 	}}
-	f.receiver.Receive(context.Background(), mqttconn.Message{Publish: p}, time.Now(), func() {})
+	f.receiver.Receive(context.Background(), mqttconn.Message{Publish: p}, session.Arrival{At: time.Now(), ReceivedAfter: time.Now()}, func() {})
 }
 
 func TestFrontConfigErrorsNameTheField(t *testing.T) {

@@ -26,6 +26,12 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 		watching.Wait()
 	}()
 	watching.Go(func() { stop(f.exclusive.AwaitOther(ctx)) })
+	place := f.session.Place() // all connections of a leadership go there
+	watching.Go(func() {
+		if err := f.session.AwaitMove(ctx, place); err != nil {
+			stop(err)
+		}
+	})
 	requests := f.leading.newSession()
 	l := f.dispatcher.NewLeader(f.clients, requests.Reconnect)
 	connections, err := f.outbox.Connect(ctx, l)

@@ -119,8 +119,11 @@ type Proposer struct {
 
 	// published is the delivery watermark of this leadership, 0 at first: the log index up to which no reply or notification is outstanding. The watermark of
 	// an earlier leadership is not taken over, because this one may publish the same outputs again.
-	published       atomic.Uint64
-	watermarkMoved  atomic.Bool   // SetPublished has woken Run since the last entry or tick check
+	published      atomic.Uint64
+	watermarkMoved atomic.Bool // SetPublished has woken Run since the last entry or tick check
+	// horizon is how long after the start of this leadership, in nanoseconds, the newest known horizon was (fsm.Entry.HorizonAge);
+	// 0 while none is known.
+	horizon         atomic.Int64
 	number          uint64        // number of the last entry; only Run's goroutine uses this field and those below
 	lastClusterTime int64         // cluster time in the last entry
 	lastProposed    time.Duration // since startMonotonic, when the last entry was proposed
@@ -298,6 +301,9 @@ func (p *Proposer) propose(commands []fsm.Command, tags []any) (*inFlightEntry, 
 		Term: p.term, Number: p.number + 1, Elapsed: elapsed.Milliseconds(), Wall: wall,
 		Published: p.published.Load(), StorageLow: low, Commands: commands,
 	}
+	if horizon := time.Duration(p.horizon.Load()); horizon > 0 {
+		entry.HorizonAge = max(1, entry.Elapsed-horizon.Milliseconds())
+	}
 	data := fsm.AppendEntry(nil, &entry)
 	if _, err := fsm.DecodeEntry(data); err != nil {
 		return nil, fmt.Errorf("decode the encoded entry: %w", err)
@@ -340,6 +346,22 @@ func (p *Proposer) SetPublished(index uint64) {
 		}
 		return
 	}
+}
+
+// SetHorizon moves the horizon to an age ago. An older one has no effect. No entry is written for it: the next one carries it.
+func (p *Proposer) SetHorizon(age time.Duration) {
+	if p.env.Status().Version < fsm.VersionHorizon {
+		return
+	}
+	at := int64(p.elapsed() - age)
+	for old := p.horizon.Load(); at > old && !p.horizon.CompareAndSwap(old, at); old = p.horizon.Load() {
+	}
+}
+
+// HorizonAge returns how long ago, by cluster time, the horizon in the state was.
+func (p *Proposer) HorizonAge() time.Duration {
+	status := p.env.Status()
+	return time.Duration(status.LeaderStartTime+p.elapsed().Milliseconds()-status.Horizon) * time.Millisecond
 }
 
 // awaitResults waits for the result of each entry in flight, in order. The first failure ends this leadership's proposals. If the failed entry is never applied,

@@ -46,6 +46,20 @@ func (a *Acks) Arrived(packetID uint16) uint64 {
 	return a.first + uint64(len(a.queue)) - 1
 }
 
+// Sent reports whether the PUBACK of a message was written, and so those of all before it.
+func (a *Acks) Sent(number uint64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return number < a.first
+}
+
+// Waiting returns how many messages have no PUBACK yet.
+func (a *Acks) Waiting() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.queue)
+}
+
 // Done marks a message as done. It is acknowledged as soon as all before it are done. An error means that the connection has ended.
 func (a *Acks) Done(number uint64) error {
 	a.mu.Lock()

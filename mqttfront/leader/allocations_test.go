@@ -109,7 +109,7 @@ func (p *path) run() {
 	var acks *mqttconn.Acks
 	conn := mqttconn.NewConn(&replay{bytes: p.bytes, left: len(p.bytes)}, mqttconn.Receiver{MaxPacket: session.MaxPacket, Publish: func(message mqttconn.Message) {
 		number := acks.Arrived(message.PacketID)
-		p.front.receiver.decodeAndAdmit(context.Background(), message, time.Now(), func() { _ = acks.Done(number) })
+		p.front.receiver.decodeAndAdmit(context.Background(), message, now(), func() { _ = acks.Done(number) })
 	}})
 	acks = mqttconn.NewAcks(conn)
 	if _, err := conn.Read(make([]byte, 1)); err != io.EOF {

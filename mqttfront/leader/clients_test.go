@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/eclipse/paho.golang/paho"
 
@@ -46,7 +45,7 @@ func TestPublisherOfAnInvalidResponseTopicIsKicked(t *testing.T) {
 		acknowledged := false
 		f.receiver.decodeAndAdmit(ctx, mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 			ResponseTopic: topics.Invoke, CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "robot"}},
-		}}}, time.Now(), func() { acknowledged = true })
+		}}}, now(), func() { acknowledged = true })
 		if !acknowledged {
 			t.Error("the message is left at the broker")
 		}

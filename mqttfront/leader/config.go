@@ -12,6 +12,9 @@ type Config struct {
 	RequestsPerClient int
 	// DedupMargin is for how long after a request has expired a copy of it gets the same answer.
 	DedupMargin time.Duration
+	// MaxAge is how long ago the broker may have received a write with an identity for it to be executed. MaxUnexpiredAge is
+	// the same for one whose message expiry is not over. mqttfront.New sets both.
+	MaxAge, MaxUnexpiredAge time.Duration
 	// OverloadAge is how long a request may wait from its arrival until it is submitted to the store. After that it is
 	// refused.
 	OverloadAge time.Duration
@@ -25,6 +28,7 @@ func DefaultConfig() Config {
 	return Config{
 		Executing: 16384, RequestBytes: 256 << 20, RequestsPerClient: 4096,
 		DedupMargin: 2 * time.Minute, // as the protocol says
+		MaxAge:      time.Minute, MaxUnexpiredAge: 12 * time.Minute,
 		OverloadAge: 5 * time.Second, ProposalAge: 5 * time.Second,
 	}
 }

@@ -117,8 +117,9 @@ func (l *Leader) failed(r *Request, invalid bool) {
 // the entry with the outcome, 0 if the outcome is not in the log.
 func (l *Leader) answerLocked(r *Request, index uint64, result *fsm.Result) {
 	l.endProposalLocked(r)
-	r.state = stateDelivering
 	now := time.Now()
+	r.state, r.queued = stateDelivering, now
+	l.delivering.add(r)
 	l.metrics.ObserveStage(metrics.StageCommit, now.Sub(r.began))
 	l.metrics.Answered(r.Command.Kind, result)
 	if result.Code == fsm.CodeNoReply {

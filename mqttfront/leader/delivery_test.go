@@ -2,6 +2,8 @@ package leader
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"holdfast/fsm"
 	"holdfast/internal/policy"
@@ -59,4 +61,26 @@ func TestGivenUpOutputLeavesTheRestOfItsEntry(t *testing.T) {
 			}
 		})
 	}
+}
+
+// † A reply that the broker does not acknowledge for a minute is given up: PUBACKs go in order, and the window would close for
+// everybody. A PUBACK that comes later changes nothing, and the delivery watermark does not pass the reply before it.
+func TestStuckReplyIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newNode(t)
+		o := serve(f)
+		stuck := arrive(f, del, "0123456789abcdef")
+		f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
+		time.Sleep(30 * time.Second)
+		young := arrive(f, del, "0123456789abcdeg")
+		f.Applied(s.outcome(6, fsm.CodeDeleted), s.tags[1:])
+		time.Sleep(31 * time.Second)
+		f.leader.endStuck(time.Now())
+		if !*stuck || *young || f.Busy() != 1 || s.published != 0 {
+			t.Fatalf("acknowledged: %v, %v; %d busy, watermark %d", *stuck, *young, f.Busy(), s.published)
+		}
+		if o.deliver(); !*young || f.Busy() != 0 || s.published != 6 || f.leader.delivering.first != nil {
+			t.Errorf("acknowledged: %v; %d busy, watermark %d", *young, f.Busy(), s.published)
+		}
+	})
 }

@@ -35,7 +35,7 @@ func (d *Dispatcher) SetStore(store Store) { d.store = store }
 // NewLeader returns the leader of a leadership that has not begun. reconnect ends the connection by which requests come.
 func (d *Dispatcher) NewLeader(clients *Clients, reconnect func(reason error)) *Leader {
 	l := &Leader{
-		number: d.leaderships.Add(1), config: d.config, metrics: d.metrics, log: d.log, store: d.store, clients: clients,
+		number: d.leaderships.Add(1), config: d.config, metrics: d.metrics, store: d.store, clients: clients,
 		reconnect: reconnect, load: newLoad(d.config), proposals: make(map[string]int),
 	}
 	l.room.L = &l.mu
@@ -62,13 +62,13 @@ func (d *Dispatcher) Begin(l *Leader, sender Sender) {
 
 // Lead does what is periodic until the context ends. Then the node has no leader any more. Begin must have returned.
 func (d *Dispatcher) Lead(ctx context.Context, l *Leader) {
-	var testing sync.WaitGroup
-	testing.Go(func() { l.testWatches(ctx) })
+	var working sync.WaitGroup
+	working.Go(func() { l.watchOver(ctx) })
 	<-ctx.Done()
 	d.current.Store(nil)
 	l.end()
 	d.metrics.UnderWay.Set(0)
-	testing.Wait()
+	working.Wait()
 }
 
 // mayWatch reports whether a client watches a key, or has requests on their way through the log, which may make it watch one.

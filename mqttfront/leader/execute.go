@@ -22,7 +22,7 @@ func (l *Leader) executeLocked(r *Request) {
 		l.metrics.Ignored.WithLabelValues(wire.ReasonExpired).Inc()
 	}
 	l.metrics.ObserveStage(metrics.StageQueue, now.Sub(r.Arrived))
-	late := r.isOfUnknownAge() || now.Sub(r.Arrived) > l.config.MaxWait()
+	late := r.mayBeForgotten(l.config) || now.Sub(r.Arrived) > l.config.MaxWait()
 	refuse := r.isRemembered() && (late || expired)
 	overload := ""
 	if !refuse && !expired {

@@ -17,6 +17,7 @@ import (
 	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/metrics"
 	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/session"
 	"holdfast/mqttfront/wire"
 )
 
@@ -46,7 +47,8 @@ func (s *fakeStore) Read(_ *fsm.Command, tag any) bool {
 	return true
 }
 func (s *fakeStore) Flush()                        {}
-func (s *fakeStore) ClusterClock() int64           { return time.Now().UnixMilli() }
+func (s *fakeStore) HorizonAge() time.Duration     { return 0 }
+func (s *fakeStore) SetHorizon(time.Duration)      {}
 func (s *fakeStore) Confirm(context.Context) error { return nil }
 func (s *fakeStore) View(f func(*fsm.Machine))     { f(s.machine) }
 func (s *fakeStore) SetPublished(index uint64)     { s.published = index }
@@ -155,7 +157,7 @@ func message(payload, correlation string, expiry *uint32, user ...string) mqttco
 
 func arriveWith(f *node, payload, correlation string, expiry *uint32, user ...string) (acknowledged *bool) {
 	acknowledged = new(bool)
-	f.receiver.decodeAndAdmit(context.Background(), message(payload, correlation, expiry, user...), time.Now(), func() { *acknowledged = true })
+	f.receiver.decodeAndAdmit(context.Background(), message(payload, correlation, expiry, user...), now(), func() { *acknowledged = true })
 	return acknowledged
 }
 
@@ -181,6 +183,15 @@ func apply(t *testing.T, s *fakeStore, entry *fsm.Entry) {
 	if err != nil || outcome.Skipped {
 		t.Fatalf("not applied: %v", err)
 	}
+}
+
+// now returns the arrival of what the broker received just now.
+func now() session.Arrival { return read(0) }
+
+// read returns the arrival of what was read some time ago, and was received just before.
+func read(ago time.Duration) session.Arrival {
+	at := time.Now().Add(-ago)
+	return session.Arrival{At: at, ReceivedAfter: at}
 }
 
 // noQuestion takes every message for a request of a client.

@@ -3,7 +3,6 @@ package leader
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,9 +28,9 @@ type Store interface {
 	// View runs f with the state, never concurrently with Applied or Restored. Other Views and ReadDone may run at the same
 	// time.
 	View(f func(*fsm.Machine))
-	// ClusterClock returns the cluster's clock in milliseconds since the Unix epoch: a median of the members' wall clocks.
-	// It is valid while this node leads.
-	ClusterClock() int64
+	// HorizonAge and SetHorizon are those of session.Log.
+	HorizonAge() time.Duration
+	SetHorizon(age time.Duration)
 	// SetPublished raises the delivery watermark: no reply or notification of an entry up to the log index is outstanding.
 	SetPublished(index uint64)
 }
@@ -51,7 +50,6 @@ type Leader struct {
 	number  uint64 // of this leadership, in this process
 	config  *Config
 	metrics *metrics.Metrics
-	log     *slog.Logger
 	store   Store
 	clients *Clients
 	// reconnect ends the connection of the cluster's session, so that the broker delivers again what was given back.
@@ -68,6 +66,8 @@ type Leader struct {
 	// SCANs, and refusals.
 	proposals map[string]int
 	watermark publish.Watermark
+	// delivering has the requests whose reply the broker has not acknowledged, in the order in which their replies were queued.
+	delivering requests
 	// unsent has an index for each outcome without a reply, and for each output that was given up at once. The delivery
 	// watermark (the log index up to which no output is outstanding) moves past them when the other outputs of the entry
 	// are added (passUnsentLocked).
@@ -150,17 +150,31 @@ func (l *Leader) awaitRoomLocked(ctx context.Context, r *Request) {
 	}
 }
 
-// has reports whether a request is under way in this leadership.
+// hasLocked reports whether a request is under way in this leadership.
 func (l *Leader) hasLocked(r *Request) bool { return !l.ended && r.leadership == l.number }
 
 // endLocked ends a request, and acknowledges it to the broker.
 func (l *Leader) endLocked(r *Request) {
 	l.endProposalLocked(r)
+	if r.state == stateDelivering {
+		l.delivering.remove(r)
+	}
 	r.state = stateDone
 	r.Done()
 	l.load.remove(r)
 	l.metrics.UnderWay.Set(float64(l.load.requests))
 	l.room.Broadcast() // and not Signal: the room may suffice for one waiting request and not for another
+}
+
+// endStuck ends the requests whose reply the broker has not acknowledged for longer than Config.MaxAge. PUBACKs go in order: one
+// reply that is never taken would close the window for everybody. Its client has to take the outcome for unknown.
+func (l *Leader) endStuck(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for r := l.delivering.first; r != nil && !l.ended && now.Sub(r.queued) > l.config.MaxAge; r = l.delivering.first {
+		l.metrics.Dropped.WithLabelValues("stuck").Inc()
+		l.endLocked(r)
+	}
 }
 
 // errGivenBack says that the store gave a request back.

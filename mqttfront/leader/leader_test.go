@@ -158,7 +158,7 @@ func TestRequestWaitsForRoom(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				acknowledged := false
-				go f.receiver.decodeAndAdmit(ctx, message(del, strings.Repeat("b", 16), nil), time.Now(), func() { acknowledged = true })
+				go f.receiver.decodeAndAdmit(ctx, message(del, strings.Repeat("b", 16), nil), now(), func() { acknowledged = true })
 				synctest.Wait()
 				if !f.Blocked() || len(s.proposed) != 1 {
 					t.Fatalf("blocked %v, %d proposed", f.Blocked(), len(s.proposed))
@@ -343,7 +343,7 @@ func TestBytesUnderWayAreThoseThatAreKept(t *testing.T) {
 		}
 		f.receiver.decodeAndAdmit(ctx, mqttconn.Message{Size: 100_000, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(get), Properties: &paho.PublishProperties{
 			ResponseTopic: fmt.Sprintf("clients/c%d/r", i), CorrelationData: fmt.Appendf(nil, "%016d", i),
-		}}}, time.Now(), func() {})
+		}}}, now(), func() {})
 	}
 	if len(s.reads) != 10 || f.leader.load.bytes < 1_000_000 {
 		t.Errorf("%d read, of %d bytes", len(s.reads), f.leader.load.bytes)

@@ -6,6 +6,7 @@ import (
 
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/session"
 	"holdfast/mqttfront/wire"
 )
 
@@ -23,7 +24,7 @@ type Admission interface {
 	CoalescingDelay() time.Duration
 }
 
-// Receiver decodes what the sessions bring and admits it: it is their session.Handler.
+// Receiver decodes what the cluster's session brings and admits it: it is its session.Handler.
 type Receiver struct {
 	admission Admission
 	driver    broker.Driver
@@ -41,15 +42,17 @@ func NewReceiver(admission Admission, driver broker.Driver, decoder wire.Decoder
 }
 
 // Receive implements session.Handler.
-func (c *Receiver) Receive(ctx context.Context, message mqttconn.Message, arrived time.Time, done func()) {
+func (c *Receiver) Receive(ctx context.Context, message mqttconn.Message, arrival session.Arrival, done func()) {
 	if c.isQuestion(message) {
 		done()
 		return
 	}
 	select {
-	case <-c.drain: // not acknowledged: the broker keeps it for the next session
+	case <-c.drain: // it is left in the socket, as all that follows: what the next leader is given is not delivered here before
+		c.admission.Flush()
+		<-ctx.Done()
 	default:
-		c.decodeAndAdmit(ctx, message, arrived, done)
+		c.decodeAndAdmit(ctx, message, arrival, done)
 	}
 }
 
@@ -57,16 +60,23 @@ func (c *Receiver) Receive(ctx context.Context, message mqttconn.Message, arrive
 func (c *Receiver) Flush() { c.admission.Flush() }
 
 // Blocked implements session.Handler.
-func (c *Receiver) Blocked() bool { return c.admission.Blocked() }
+func (c *Receiver) Blocked() bool {
+	select {
+	case <-c.drain:
+		return true
+	default:
+		return c.admission.Blocked()
+	}
+}
 
 // CoalescingDelay implements session.Handler.
 func (c *Receiver) CoalescingDelay() time.Duration { return c.admission.CoalescingDelay() }
 
 // decodeAndAdmit decodes what was received, and takes it in.
-func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrived time.Time, done func()) {
-	r := &Request{Arrived: arrived, Redelivered: message.Redelivered}
+func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrival session.Arrival, done func()) {
+	r := &Request{Arrived: arrival.At, ReceivedAfter: arrival.ReceivedAfter, Redelivered: message.Redelivered}
 	origin := c.driver.Origin(message.Publish)
-	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrived, origin.QoS, &r.Request)
+	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrival.At, origin.QoS, &r.Request)
 	if reason != "" {
 		c.admission.CountIgnored(reason)
 	}
@@ -77,7 +87,7 @@ func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message,
 		done()
 		c.kick(&r.Request)
 	default:
-		r.Done, r.HoldUntil, r.Command.BrokerTime = done, arrived.Add(ttl), origin.Time
+		r.Done, r.Expires, r.Command.BrokerTime = done, arrival.At.Add(ttl), origin.Time
 		r.Size = max(r.Size, wire.RequestOverhead+message.Size) // the request keeps all of the packet that it points into
 		c.admission.Admit(ctx, r)
 	}

@@ -21,62 +21,70 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	}
 	acknowledged := 0
 	for _, m := range []mqttconn.Message{delivered("short", false), delivered("short", true), delivered("0123456789abcdef", true)} {
-		f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), func() { acknowledged++ })
+		f.receiver.decodeAndAdmit(t.Context(), m, now(), func() { acknowledged++ })
 	}
 	if acknowledged != 1 || len(s.proposed) != 2 {
 		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
 }
 
-// † A redelivery may be of any age, so that deduplication may have forgotten its outcome, unless its message expiry shows that it is young. One second left
-// shows nothing: EMQX delivers an expired message again with one second left.
-func TestRedeliveryOfUnknownAgeIsNotExecuted(t *testing.T) {
+// † A write that the broker may have received long ago is not executed: the dedup table may have forgotten its outcome. Up to
+// MaxUnexpiredAge a message expiry shows that it is younger. One second left shows nothing: EMQX delivers an expired message
+// with one second left. The DUP flag shows nothing either: a broker that was killed brings back what was acknowledged.
+func TestWriteThatMayBeForgottenIsNotExecuted(t *testing.T) {
 	for name, test := range map[string]struct {
+		age      time.Duration
 		left     uint32 // seconds; 0 is no message expiry
-		again    bool   // the broker delivers it again
 		executed bool
 	}{
-		"one second left":            {left: 1, again: true},
-		"no message expiry":          {again: true},
-		"two seconds left":           {left: 2, again: true, executed: true},
-		"one second left, the first": {left: 1, executed: true},
+		"young":                                {age: 59 * time.Second, executed: true},
+		"young, one second left":               {age: 59 * time.Second, left: 1, executed: true},
+		"old":                                  {age: 61 * time.Second},
+		"old, one second left":                 {age: 61 * time.Second, left: 1},
+		"old, two seconds left":                {age: 61 * time.Second, left: 2, executed: true},
+		"within MaxUnexpiredAge, an hour left": {age: 719 * time.Second, left: 3600, executed: true},
+		"beyond MaxUnexpiredAge, an hour left": {age: 721 * time.Second, left: 3600},
 	} {
-		t.Run(name, func(t *testing.T) {
-			f, s := newNode(t)
-			serve(f)
-			f.leader.known.version = fsm.VersionProlong // from this version on the log has silent refusals
-			m := message(del, "0123456789abcdef", nil)
-			if test.left != 0 {
-				m.Properties.MessageExpiry = &test.left
-			}
-			m.Redelivered = test.again
-			f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), func() {})
-			want := fsm.KindReject
-			if test.executed {
-				want = fsm.KindDel
-			}
-			if len(s.proposed) != 1 || s.proposed[0].Kind != want {
-				t.Fatalf("%+v is proposed, want a command of kind %d", s.proposed, want)
-			}
-			if test.executed {
-				return
-			}
-			if rejected := s.proposed[0].Rejected; len(rejected) != 1 || rejected[0].ID != s.tags[0].(*Request).Command.ID || !rejected[0].Silent { // an earlier leader may have executed it
-				t.Errorf("%+v is rejected", rejected)
-			}
-		})
+		for _, again := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, DUP %v", name, again), func(t *testing.T) {
+				f, s := newNode(t)
+				serve(f)
+				f.leader.known.version = fsm.VersionProlong // from this version on the log has silent refusals
+				m := message(del, "0123456789abcdef", nil)
+				m.Redelivered = again
+				if test.left != 0 {
+					m.Properties.MessageExpiry = &test.left
+				}
+				arrival := now()
+				arrival.ReceivedAfter = arrival.At.Add(-test.age)
+				f.receiver.decodeAndAdmit(t.Context(), m, arrival, func() {})
+				want := fsm.KindReject
+				if test.executed {
+					want = fsm.KindDel
+				}
+				if len(s.proposed) != 1 || s.proposed[0].Kind != want {
+					t.Fatalf("%+v is proposed, want a command of kind %d", s.proposed, want)
+				}
+				if test.executed {
+					return
+				}
+				if rejected := s.proposed[0].Rejected; len(rejected) != 1 || rejected[0].ID != s.tags[0].(*Request).Command.ID || !rejected[0].Silent { // an earlier leader may have executed it
+					t.Errorf("%+v is rejected", rejected)
+				}
+			})
+		}
 	}
 }
 
-// A write of unknown age is answered if its outcome is known.
-func TestRedeliveryOfUnknownAgeGetsItsOutcome(t *testing.T) {
+// A write that is too old to be executed is answered if its outcome is known.
+func TestOldWriteGetsItsOutcome(t *testing.T) {
 	f, s := newNode(t)
 	serve(f)
-	m := message(del, "0123456789abcdef", nil)
-	m.Redelivered = true
+	m, arrival := message(del, "0123456789abcdef", nil), now()
+	arrival.ReceivedAfter = arrival.At.Add(-time.Hour)
 	for i, repeat := range []bool{false, true} {
 		t.Run(fmt.Sprintf("repeat %v", repeat), func(t *testing.T) {
-			f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), func() {})
+			f.receiver.decodeAndAdmit(t.Context(), m, arrival, func() {})
 			last := len(s.proposed) - 1
 			f.Applied(&fsm.EntryOutcome{Index: uint64(5 + i), Commands: s.proposed[last:], Results: []fsm.Result{{Code: fsm.CodeDeleted, Repeat: repeat}}}, s.tags[last:])
 			if answered := f.sent() == 1; answered != repeat {
@@ -92,8 +100,8 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 	f, s := newNode(t)
 	serve(f)
 	lasts := uint32(5)
-	f.receiver.decodeAndAdmit(t.Context(), message(del, "0123456789abcdef", &lasts), time.Now().Add(-6*time.Second), func() {})
-	f.receiver.decodeAndAdmit(t.Context(), message(get, "0123456789abcdef", &lasts), time.Now().Add(-6*time.Second), func() {})
+	f.receiver.decodeAndAdmit(t.Context(), message(del, "0123456789abcdef", &lasts), read(6*time.Second), func() {})
+	f.receiver.decodeAndAdmit(t.Context(), message(get, "0123456789abcdef", &lasts), read(6*time.Second), func() {})
 	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject {
 		t.Fatalf("%+v is proposed", s.proposed)
 	}

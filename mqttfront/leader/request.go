@@ -9,10 +9,12 @@ import (
 // Request is a message on its way from the invoke topic to its reply.
 type Request struct {
 	wire.Request
-	Arrived     time.Time // when it was taken from the connection
-	HoldUntil   time.Time // when it expires, unless its message expires earlier
-	Done        func()    // acknowledges the message to the broker
-	Redelivered bool      // the DUP flag: the broker may have sent it before
+	Arrived time.Time // when it was taken from the connection
+	// ReceivedAfter is a moment after which the broker received it. It may be long before.
+	ReceivedAfter time.Time
+	Expires       time.Time // when it expires, unless its message expires earlier
+	Done          func()    // acknowledges the message to the broker
+	Redelivered   bool      // the DUP flag: the broker may have sent it before
 
 	leadership uint64 // the number of the Leader that has it
 
@@ -22,6 +24,37 @@ type Request struct {
 	proposed bool      // counts in Leader.proposals
 	weight   int       // as how many operations it counts in its client's share
 	scan     scanStage
+	// queued is when the reply was queued. earlier and later are its neighbours in Leader.delivering.
+	queued         time.Time
+	earlier, later *Request
+}
+
+// requests is a list of requests, in the order of adding. The zero value is empty.
+type requests struct{ first, last *Request }
+
+func (l *requests) add(r *Request) {
+	r.earlier, r.later = l.last, nil
+	if l.last == nil {
+		l.first = r
+	} else {
+		l.last.later = r
+	}
+	l.last = r
+}
+
+// remove removes a request that is in the list.
+func (l *requests) remove(r *Request) {
+	if r.earlier == nil {
+		l.first = r.later
+	} else {
+		r.earlier.later = r.later
+	}
+	if r.later == nil {
+		l.last = r.earlier
+	} else {
+		r.later.earlier = r.earlier
+	}
+	r.earlier, r.later = nil, nil
 }
 
 // state is where a request stands. The documentation of the package explains the states.
@@ -47,7 +80,7 @@ const (
 
 // expired reports whether the client has stopped waiting for the answer.
 func (r *Request) expired(now time.Time) bool {
-	return !now.Before(r.HoldUntil) || !r.Deadline.IsZero() && !now.Before(r.Deadline)
+	return !now.Before(r.Expires) || !r.Deadline.IsZero() && !now.Before(r.Deadline)
 }
 
 // isInvalid reports whether the message alone decides that the answer is an error. The answer needs no log.
@@ -72,9 +105,10 @@ func (r *Request) clientKey() string {
 // leftWhenExpired is what brokers leave of the message expiry of a message that has expired in their queue.
 const leftWhenExpired = time.Second
 
-// isOfUnknownAge reports whether nothing bounds the age of a write: the broker delivers it again, so it may precede every
-// probe, and its message expiry does not say that it is young. Then the dedup table may have forgotten its outcome. Such
-// a write is answered if its outcome is known, and is not executed otherwise.
-func (r *Request) isOfUnknownAge() bool {
-	return r.Redelivered && r.isRemembered() && r.Deadline.Sub(r.Arrived) <= leftWhenExpired
+// mayBeForgotten reports whether the dedup table may have forgotten an outcome of a write with an identity, because the broker
+// may have received the write so long ago. Such a write is answered if its outcome is known, and is not executed otherwise.
+// A message expiry that is not over shows that the write is younger than its own lifetime, up to maxUnexpiredAge.
+func (r *Request) mayBeForgotten(config *Config) bool {
+	age := r.Arrived.Sub(r.ReceivedAfter)
+	return r.isRemembered() && age > config.MaxAge && (age > config.MaxUnexpiredAge || r.Deadline.Sub(r.Arrived) <= leftWhenExpired)
 }

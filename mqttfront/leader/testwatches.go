@@ -43,8 +43,8 @@ func (t *watchTests) ended(o *publish.Output) {
 	}
 }
 
-// testWatches calls testSomeWatches at each interval until the context ends.
-func (l *Leader) testWatches(ctx context.Context) {
+// watchOver does what is periodic until the context ends.
+func (l *Leader) watchOver(ctx context.Context) {
 	ticker := time.NewTicker(watchTestInterval)
 	defer ticker.Stop()
 	for {
@@ -53,6 +53,7 @@ func (l *Leader) testWatches(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			l.testSomeWatches(now)
+			l.endStuck(now)
 		}
 	}
 }

@@ -52,13 +52,13 @@ func New(registry prometheus.Registerer) *Metrics {
 		Ignored:    vector("holdfast_requests_ignored_total", "Messages on the invoke topic that are no requests, or too late.", "reason"),
 		otherStore: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_other_store", Help: "1 while another store answers requests at the same broker, else 0."}),
 		UnderWay:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_requests_under_way", Help: "Requests that this node executes or answers now."}),
-		Dropped:    vector("holdfast_requests_dropped_total", "Requests that got no reply: too old to know whether they were executed before (stale, outcome_unknown), or shed without an identity by which the refusal could be remembered (overloaded), or impossible to encode for the log (invalid).", "reason"),
+		Dropped:    vector("holdfast_requests_dropped_total", "Requests that got no reply: too old to know whether they were executed before (outcome_unknown), with a reply that the broker did not acknowledge within a minute (stuck), or shed without an identity by which the refusal could be remembered (overloaded), or impossible to encode for the log (invalid).", "reason"),
 		Refused:    vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), their client has too many under way (client_share), too many SCANs are (scans), or there is no room to remember the outcome (outcomes).", "reason"),
 		Subscribed: vector("holdfast_notification_subscriptions_total", "Attempts to subscribe a watching client to its notifications by the driver: made, present (it has a subscription), failed, unsupported (by the driver's settings), or dropped (the queue was full).", "result"),
 		Kicked:     vector("holdfast_clients_kicked_total", "Clients that were to be disconnected: for an invalid response topic, or because the broker ends publishing connections on replies to them.", "result"),
 	}
 	m.WatchesTested = prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_watches_tested_total", Help: "Notifications that were repeated, because the watches are nearly as many as may be, to find out whether their clients are still there."})
-	m.Session = session.NewMetrics(registry, m.Dropped.WithLabelValues("stale"))
+	m.Session = session.NewMetrics(registry)
 	m.Disconnects = vector("holdfast_client_disconnects_total", "Client disconnects that the broker reported: logged, no_watches (there was no watch to end), or dropped (by a node that does not lead: its queue was full).", "result")
 	registry.MustRegister(m.otherStore, m.Disconnects, m.Refused, m.Subscribed, m.requests, m.Ignored, seconds, m.UnderWay, m.Dropped,
 		m.Kicked, m.WatchesTested)
@@ -71,7 +71,7 @@ func New(registry prometheus.Registerer) *Metrics {
 		values []string
 	}{
 		{m.Ignored, []string{wire.ReasonNoResponseTopic, wire.ReasonBadResponseTopic, wire.ReasonRetained, wire.ReasonExpired}},
-		{m.Dropped, []string{"stale", "outcome_unknown", "overloaded", "invalid"}},
+		{m.Dropped, []string{"outcome_unknown", "stuck", "overloaded", "invalid"}},
 		{m.Refused, []string{"age", "client_share", "scans", "outcomes"}},
 		{m.Subscribed, []string{"made", "present", "failed", "unsupported", "dropped"}},
 		{m.Disconnects, []string{"logged", "no_watches", "dropped"}},

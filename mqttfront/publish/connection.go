@@ -31,7 +31,8 @@ type connection struct {
 	suspect               string
 	suspectLosses, spared int
 
-	downSince atomic.Int64 // when it went down, in milliseconds since the Unix epoch; 0 while it is up
+	created   time.Time
+	downSince atomic.Int64 // see sinceCreated; 0 while the connection is up
 	maxPacket atomic.Int64 // size in bytes of the largest packet that the broker accepts, by the latest CONNACK; first set by Connections.start
 
 	// notified holds the clients to which a notification was sent since startRecordIfNeeded last began a TLS record. The current record may contain that
@@ -92,7 +93,7 @@ func (c *connection) serve(ctx context.Context, publisher *mqttconn.Publisher) l
 	c.downSince.Store(0)
 	c.maxPacket.Store(int64(publisher.MaxPacket()))
 	c.pump(ctx, publisher)
-	c.downSince.Store(time.Now().UnixMilli())
+	c.downSince.Store(c.sinceCreated(time.Now()))
 	publisher.Abort()
 	l.uptime, l.err = time.Since(l.connectedAt), publisher.Err()
 	if ctx.Err() == nil {
@@ -285,7 +286,12 @@ func (c *connection) finish(o *Output) {
 // down returns for how long the connection has been down.
 func (c *connection) down(now time.Time) time.Duration {
 	if since := c.downSince.Load(); since != 0 {
-		return now.Sub(time.UnixMilli(since))
+		return time.Duration(c.sinceCreated(now) - since)
 	}
 	return 0
+}
+
+// sinceCreated returns a moment in nanoseconds since the connection was created, by the monotonic clock.
+func (c *connection) sinceCreated(moment time.Time) int64 {
+	return int64(moment.Sub(c.created)) + 1
 }

@@ -92,12 +92,13 @@ func (o *Outbox) Connect(ctx context.Context, handler Handler) (*Connections, er
 
 func (o *Outbox) newConnections(handler Handler) *Connections {
 	c := &Connections{env: &o.env, penalties: &o.penalties, stop: func() {}, closed: func() { o.setConnections(nil) }}
+	now := time.Now()
 	for i := range o.config.Connections {
 		c.all = append(c.all, &connection{
-			config: &o.config, env: &o.env, penalties: &o.penalties, onLost: o.lost, handler: handler, clientID: o.config.clientID(i),
+			config: &o.config, env: &o.env, penalties: &o.penalties, created: now, onLost: o.lost, handler: handler, clientID: o.config.clientID(i),
 			queue: newQueue(o.config.MaxNotifications, o.config.MaxNotificationBytes, o.penalties.key), notified: make(map[string]struct{}),
 		})
-		c.all[i].downSince.Store(time.Now().UnixMilli())
+		c.all[i].downSince.Store(c.all[i].sinceCreated(now))
 	}
 	return c
 }

@@ -22,8 +22,7 @@ const SilenceLimit = 2 * time.Second
 // Config configures sessions. All fields must be set.
 type Config struct {
 	Cluster, Node string // prefixes of the MQTT client ids
-	// SessionExpiry is how long the broker keeps the cluster's session without a connection. It also bounds the age of
-	// the requests that are executed.
+	// SessionExpiry is how long the broker keeps the cluster's session without a connection.
 	SessionExpiry time.Duration
 	// ProbeInterval is how often a node sends itself a message through the broker.
 	ProbeInterval time.Duration
@@ -40,7 +39,6 @@ func (c *Config) ClusterClientID() string { return c.Cluster + "-ingest" }
 // Environment is all that sessions touch outside of their own memory. The functions are safe for concurrent use.
 type Environment struct {
 	Login  *mqttconn.Login
-	Wall   func() int64 // milliseconds since the Unix epoch
 	Random func() uint64
 	// Pause waits for between a half of d and d, or until the context ends.
 	Pause   func(ctx context.Context, d time.Duration)
@@ -48,12 +46,27 @@ type Environment struct {
 	Metrics *Metrics
 }
 
+// Log is the log of the cluster, as the session uses it. It is safe for concurrent use.
+type Log interface {
+	// HorizonAge returns how long ago the horizon in the log was: the broker received after it all that it has not seen
+	// acknowledged. It is measured by cluster time, which stands still while no node leads.
+	HorizonAge() time.Duration
+	// SetHorizon moves the horizon to an age ago, with the next entry of the log. It never goes back.
+	SetHorizon(age time.Duration)
+}
+
+// Arrival says when a message came.
+type Arrival struct {
+	At            time.Time // when it was read
+	ReceivedAfter time.Time // the broker received it after this moment, which may be long before
+}
+
 // Handler takes what the cluster's session brings. All methods are safe for concurrent use.
 type Handler interface {
 	// Receive takes a message of the invoke topic. done acknowledges it to the broker, and may be called later or never.
 	// PUBACKs are sent in order: until done is called, no later message of the connection is acknowledged. Receive may
 	// block: then nothing more is read from the broker.
-	Receive(ctx context.Context, message mqttconn.Message, arrived time.Time, done func())
+	Receive(ctx context.Context, message mqttconn.Message, arrival Arrival, done func())
 	// Blocked reports whether Receive blocks.
 	Blocked() bool
 	// Flush is called when Receive has got everything that has come so far.
@@ -68,11 +81,10 @@ type Metrics struct {
 	losses    prometheus.Counter
 	taken     prometheus.Counter
 	probe     prometheus.Histogram
-	stale     prometheus.Counter
 }
 
-// NewMetrics registers the metrics. stale counts requests that are dropped because they are too old.
-func NewMetrics(registry prometheus.Registerer, stale prometheus.Counter) *Metrics {
+// NewMetrics registers the metrics.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_session_connected", Help: "1 while this node's own session with the broker is up, else 0."}),
 		losses:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_session_losses_total", Help: "How often a session with the broker was lost."}),
@@ -80,7 +92,6 @@ func NewMetrics(registry prometheus.Registerer, stale prometheus.Counter) *Metri
 		probe: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "holdfast_broker_probe_seconds", Help: "Round trip of the probe through the broker.", Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
 		}),
-		stale: stale,
 	}
 	registry.MustRegister(m.connected, m.losses, m.taken, m.probe)
 	return m

@@ -21,20 +21,23 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("connect: %w", err)
 	}
-	c := &connection{traits: s.traits, subscribed: s.subscribed, since: time.Now(), handlerCtx: ctx, reason: make(chan error, 1)}
-	s.current.Store(c)
-	defer s.current.Store(nil)
+	c := &connection{traits: s.traits, subscribed: s.subscribed, receivedAfter: s.horizon(), reason: make(chan error, 1), confirmed: make(chan struct{})}
+	c.handlerCtx, c.endHandling = context.WithCancel(ctx)
+	defer c.endHandling()
 	receiver := mqttconn.Receiver{MaxPacket: MaxPacket, Publish: c.received}
 	if s.bringsRequests() {
 		receiver.Idle, receiver.CoalescingDelay = s.handler.Flush, s.handler.CoalescingDelay
 	}
 	c.conn = mqttconn.NewConn(network, receiver)
 	c.acks = mqttconn.NewAcks(c.conn)
+	s.current.Store(c)
+	defer s.current.Store(nil)
 	c.client = paho.NewClient(paho.ClientConfig{
 		Conn: c.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: max(login.Timeout, s.config.SessionExpiry),
 		OnClientError:      c.end,
 		OnServerDisconnect: func(d *paho.Disconnect) { c.end(&mqttconn.ReasonCodeError{Reason: d.ReasonCode}) },
 	})
+	began := time.Now()
 	connack, err := c.client.Connect(dialing, s.packet())
 	if err != nil {
 		_ = c.conn.Close() // the earlier error is returned
@@ -43,14 +46,36 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 		}
 		return "", fmt.Errorf("connect as %s: %w", s.clientID, err)
 	}
+	if !connack.SessionPresent {
+		c.setReceivedAfter(began)
+	}
+	if s.confirm != nil { // a node that was paused on its way to the broker must not read what the leader is given
+		if err := s.confirm(dialing); err != nil {
+			c.close()
+			return "", err
+		}
+	}
+	close(c.confirmed)
 	subscribing := dialing
 	if connack.SessionPresent { // the session's queued messages may come before the SUBACK, and take long
 		subscribing = ctx
-		s.setStatus(true, "connected")
 	}
 	err = c.serve(ctx, subscribing)
 	c.close()
 	return network.RemoteAddr().String(), err
+}
+
+// horizon returns a moment after which the broker received all that it has not seen acknowledged. For a node's own session it
+// means nothing.
+func (s *session) horizon() time.Time {
+	if !s.bringsRequests() {
+		return time.Time{}
+	}
+	logged, known := time.Now().Add(-s.log.HorizonAge()), s.probes.knownHorizon()
+	if known.After(logged) {
+		return known
+	}
+	return logged
 }
 
 // dial opens the network connection. The node's own session chooses the broker, and the cluster's goes where it is.

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,13 +22,24 @@ type connection struct {
 	conn       *mqttconn.Conn
 	acks       *mqttconn.Acks
 
-	handlerCtx context.Context // passed to Handler.Receive
-	reason     chan error      // why the connection ends; only the first is kept
-	unreturned atomic.Int32    // probes that the broker has acknowledged, and not delivered, since its last message on this connection
+	handlerCtx  context.Context // passed to Handler.Receive; ends with the connection
+	endHandling context.CancelFunc
+	confirmed   chan struct{} // closed when messages may be handled
+	reason      chan error    // why the connection ends; only the first is kept
+	unreturned  atomic.Int32  // probes that the broker has acknowledged, and not delivered, since its last message on this connection
 
-	// The fields below are owned by the goroutine that receives.
-	stale bool      // requests that arrive now may be older than Config.SessionExpiry: they are not executed
-	since time.Time // when the last probe that returned was sent; before that, when the connection began
+	mu sync.Mutex // guards the fields below
+	// receivedAfter is a moment after which the broker received what arrives now. It begins at the horizon, or at the CONNECT
+	// if the broker had no session, and moves to when each probe was sent that returns.
+	receivedAfter time.Time
+	unsent        []returnedProbe // probes that returned on this connection and whose PUBACK was not written, in order
+	acknowledged  time.Time       // when the newest probe was sent whose PUBACK was written; zero if there is none
+}
+
+// returnedProbe is a probe that returned.
+type returnedProbe struct {
+	ack  uint64 // its number in connection.acks
+	sent time.Time
 }
 
 // errEnded means that the connection closed, and that neither a DISCONNECT packet nor a client error says why. Mosquitto 2.0 closes a connection like
@@ -36,24 +48,29 @@ var errEnded = errors.New("the connection ended")
 
 // close ends the connection. The broker keeps the session.
 func (c *connection) close() {
+	c.endHandling() // Handler.Receive may wait for room
 	c.conn.Hurry()
 	_ = c.client.Disconnect(&paho.Disconnect{}) // an error means that the connection is gone already
 	<-c.client.Done()
 	if c.bringsRequests() {
-		if c.bringsRequests() {
-			c.handler.Flush() // process the messages that arrived last
-		}
+		c.handler.Flush() // process the messages that arrived last
 	}
 	_ = c.conn.Close()
 }
 
-// serve subscribes, sends probes, and returns when the connection or the context ends. subscribeCtx bounds the wait for the SUBACK.
-func (c *connection) serve(ctx, subscribeCtx context.Context) error {
+// subscribe subscribes to the probes and, for the cluster's session, to requests.
+func (c *connection) subscribe(ctx context.Context) error {
 	subscriptions := []paho.SubscribeOptions{{Topic: c.probes.topic, QoS: 1, RetainHandling: 2}}
 	if c.bringsRequests() {
 		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2})
 	}
-	if err := mqttconn.Subscribe(subscribeCtx, c.client, subscriptions...); err != nil {
+	return mqttconn.Subscribe(ctx, c.client, subscriptions...)
+}
+
+// serve subscribes, sends probes, and returns when the connection or the context ends. subscribeCtx bounds the wait for the
+// SUBACK.
+func (c *connection) serve(ctx, subscribeCtx context.Context) error {
+	if err := c.subscribe(subscribeCtx); err != nil {
 		return err
 	}
 	c.subscribed()
@@ -70,7 +87,7 @@ func (c *connection) serve(ctx, subscribeCtx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var probing sync.WaitGroup
-	probing.Go(func() { c.probes.run(ctx, c.client, c.probeAcknowledged) })
+	probing.Go(func() { c.probes.run(ctx, c, func() { c.probeAcknowledged(ctx) }) })
 	defer probing.Wait()
 	defer cancel()
 	select {
@@ -103,55 +120,92 @@ const maxUnreturned = 10
 // client id ends late: it removes the subscriptions of that client id.
 var errSubscriptionLost = errors.New("the broker acknowledges probes and delivers none: it has lost the subscription")
 
-// probeAcknowledged ends a connection whose subscriptions the broker has lost. It does not take two other cases for a loss:
-// that the broker hangs, because then it sends no PUBACK; and that Receive blocks, because then status.silence is 0.
-func (c *connection) probeAcknowledged() {
-	if c.unreturned.Add(1) >= maxUnreturned && c.status.silence(time.Now()) >= maxUnreturned/2*c.config.ProbeInterval {
+// probeAcknowledged subscribes again when probes are late, and ends a connection whose subscriptions the broker has lost for
+// good. It does not take two other cases for a loss: that the broker hangs, because then it sends no PUBACK; and that this
+// node waits with what came, because then status.silence is 0.
+func (c *connection) probeAcknowledged(ctx context.Context) {
+	unreturned, silence := c.unreturned.Add(1), c.status.silence(time.Now())
+	switch {
+	case silence == 0:
+	case unreturned >= maxUnreturned && silence >= maxUnreturned/2*c.config.ProbeInterval:
 		c.end(errSubscriptionLost)
+	case unreturned%2 == 0: // a successor is told of 2 s of silence, and would meet the same
+		c.env.Log.Warn("probes do not return: subscribing again", "client", c.clientID)
+		if err := c.subscribe(ctx); err != nil && ctx.Err() == nil {
+			c.end(err)
+		}
 	}
 }
 
 // received handles a message. It blocks while Handler.Receive has no room. Then nothing is read, and TCP applies
 // backpressure.
 func (c *connection) received(message mqttconn.Message) {
-	arrived := time.Now() // before tooOld: a pause of the process after that check must not make the request look younger
+	select {
+	case <-c.confirmed:
+	case <-c.handlerCtx.Done():
+		return
+	}
+	arrival := Arrival{At: time.Now()}
 	c.status.recordMessage()
 	c.unreturned.Store(0)
-	done := func() {}
+	number, done := uint64(0), func() {}
 	if message.QoS == 1 {
-		number := c.acks.Arrived(message.PacketID)
+		number = c.acks.Arrived(message.PacketID)
 		done = func() { _ = c.acks.Done(number) } // an error means that the connection has ended: the broker delivers the message again
 	}
 	switch {
 	case message.Topic == c.probes.topic:
-		c.handleProbe(message.Payload)
+		c.handleProbe(message.Payload, number)
 		done()
 	case c.replies.Topic != "" && message.Topic == c.replies.Topic:
 		c.replies.Receive(message.Publish)
 		done()
 	case message.Topic != topics.Invoke || !c.bringsRequests(): // not subscribed to
 		done()
-	case c.tooOld():
-		c.env.Metrics.stale.Inc()
-		done()
 	default:
-		c.handler.Receive(c.handlerCtx, message, arrived, done)
+		c.mu.Lock()
+		arrival.ReceivedAfter = c.receivedAfter
+		c.mu.Unlock()
+		c.handler.Receive(c.handlerCtx, message, arrival, done)
 		c.status.recordMessage() // Receive may have blocked: that was no silence of the broker
 	}
 }
 
-// tooOld reports whether a request that is read now may be older than Config.SessionExpiry. Then the following ones are
-// taken to be, too, until a younger probe has returned. A suspended process sends no probes: when it resumes, requests may
-// have been in its socket for the whole pause.
-func (c *connection) tooOld() bool {
-	c.stale = c.stale || c.probes.returned.Load() && c.probes.tooOld(time.Since(c.since))
-	return c.stale
+// setReceivedAfter moves the moment after which the broker received what arrives now, but never back.
+func (c *connection) setReceivedAfter(moment time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if moment.After(c.receivedAfter) {
+		c.receivedAfter = moment
+	}
 }
 
-// handleProbe handles a probe that returned. It shows how old the messages behind it can be.
-func (c *connection) handleProbe(payload []byte) {
-	sent, age, isProbe := c.probes.handle(payload)
-	if isProbe {
-		c.since, c.stale = sent, c.probes.tooOld(age)
+// handleProbe handles a message on the probe topic. ack is its number in acks.
+func (c *connection) handleProbe(payload []byte, ack uint64) {
+	sent, horizon, ok := c.probes.returned(payload, c)
+	if !ok || !c.bringsRequests() {
+		return
 	}
+	c.setReceivedAfter(sent)
+	c.mu.Lock()
+	c.unsent = append(c.unsent, returnedProbe{ack, sent})
+	if len(c.unsent) > maxUnderWay {
+		c.unsent = slices.Delete(c.unsent, 0, 1) // the newer ones say more, once their PUBACKs are written
+	}
+	c.mu.Unlock()
+	if !horizon.IsZero() {
+		c.log.SetHorizon(time.Since(horizon))
+	}
+}
+
+// acknowledgedUpTo returns when the newest probe was sent that has returned on this connection and whose PUBACK was written, and
+// so those of all that was delivered before it. It is the zero time if there is none.
+func (c *connection) acknowledgedUpTo() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.unsent) > 0 && c.acks.Sent(c.unsent[0].ack) {
+		c.acknowledged = c.unsent[0].sent
+		c.unsent = slices.Delete(c.unsent, 0, 1)
+	}
+	return c.acknowledged
 }

@@ -19,7 +19,7 @@ type Own struct{ *session }
 // NewOwn returns a node's own session, not connected yet. replies may be empty.
 func NewOwn(config *Config, env *Environment, replies Replies) *Own {
 	topic := fmt.Sprintf("holdfast/%s/%s/probe", config.Cluster, config.Node)
-	s := newSession(config, env, config.OwnClientID(), topic, env.Wall)
+	s := newSession(config, env, config.OwnClientID(), topic)
 	s.connected, s.replies = env.Metrics.connected, replies
 	return &Own{s}
 }
@@ -37,7 +37,28 @@ type rejoinError struct{ place int }
 func (rejoinError) Error() string { return "going to the broker of the other nodes" }
 
 // Place returns to which of the configured addresses the last connection goes, from 0.
-func (s *Own) Place() int { return s.status.brokerPlace() }
+func (s *Own) Place() int {
+	place, _ := s.status.placeAndMoved()
+	return place
+}
+
+// errMoved says that the node's own session is at another broker than it was.
+var errMoved = errors.New("the node's own session has gone to another broker")
+
+// AwaitMove returns an error when the last connection goes to another place than this one, and nil when the context ends.
+func (s *Own) AwaitMove(ctx context.Context, from int) error {
+	for {
+		place, moved := s.status.placeAndMoved()
+		if place != from {
+			return errMoved
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-moved:
+		}
+	}
+}
 
 // Rejoin ends the connection if it goes to another place than this one. The next one begins with that address.
 func (s *Own) Rejoin(place int) {

@@ -1,10 +1,11 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -12,56 +13,105 @@ import (
 
 // prober sends probes to this node's own session through the broker. The broker keeps the order: it received everything
 // that follows a probe in the session's queue after that probe. So a probe that returns shows how old the requests behind
-// it can be, and that the broker is alive.
-//
-// Requests behind a probe that is older than Config.SessionExpiry may be older than the dedup table remembers. They are
-// not executed. Requests are executed again when a younger probe has returned.
+// it can be, and that the broker is alive. Probes of other processes, and of this one's earlier leaderships, do not count.
 type prober struct {
-	config   *Config
-	env      *Environment
-	topic    string
-	wall     func() int64 // milliseconds since the Unix epoch
-	proberID uint64       // random; it is in each probe of this prober, and in no other
-	start    time.Time
-	returned atomic.Bool // a probe has returned, so the broker's access rules allow probes
-	nagle    nagle       // used by the receiving goroutine only
+	config *Config
+	env    *Environment
+	topic  string
+	id     uint64 // random; it is in each probe of this prober, and in no other
+	nagle  nagle  // used by the receiving goroutine only
 
-	mu        sync.Mutex
-	delivered time.Time // the session has delivered all that the broker received before; zero until a probe has returned
+	mu         sync.Mutex
+	number     uint64    // of the last probe
+	underWay   []probe   // that have not returned, by number
+	delivered  time.Time // the session has delivered all that the broker received before; zero until a probe has returned
+	returnedAt time.Time // when a probe returned last
+	horizon    time.Time // the newest horizon that was found; zero while none was
+	disorder   bool      // probes came back out of order, or not at all
+}
+
+// probe is one probe that was sent.
+type probe struct {
+	number     uint64
+	sent       time.Time
+	connection *connection
+	// horizon is when an earlier probe was sent that had returned on this connection, and whose PUBACK was written before this
+	// one was sent; zero if there was none. When this one returns on the same connection, the broker has read that PUBACK,
+	// and so has not seen acknowledged only what it received later.
+	horizon time.Time
+}
+
+// maxUnderWay bounds the probes that have not returned. Beyond it the oldest do not count any more.
+const maxUnderWay = 1024
+
+func newProber(config *Config, env *Environment, topic string) *prober {
+	return &prober{config: config, env: env, topic: topic, id: env.Random()}
 }
 
 // hasDelivered reports whether the session has delivered all that the broker received before a moment.
 func (p *prober) hasDelivered(moment time.Time) bool {
-	const rounding = time.Microsecond // a probe carries its time in whole microseconds
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.delivered.Add(rounding).Before(moment)
+	return !p.delivered.Before(moment)
 }
 
-// setDelivered notes that a probe has returned that was sent at a moment.
-func (p *prober) setDelivered(sent time.Time) {
+// withoutReturn returns for how long no probe has returned, at most the time since a moment.
+func (p *prober) withoutReturn(now, since time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if sent.After(p.delivered) {
-		p.delivered = sent
+	if p.returnedAt.After(since) {
+		since = p.returnedAt
+	}
+	return now.Sub(since)
+}
+
+// knownHorizon returns the newest horizon that was found, and the zero time while there is none.
+func (p *prober) knownHorizon() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.horizon
+}
+
+// begin notes a probe that is about to be sent on a connection, and returns its payload.
+func (p *prober) begin(c *connection) (number uint64, payload []byte) {
+	horizon := c.acknowledgedUpTo()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.number++
+	p.underWay = append(p.underWay, probe{p.number, time.Now(), c, horizon})
+	if len(p.underWay) > maxUnderWay {
+		p.underWay = slices.Delete(p.underWay, 0, 1)
+	}
+	return p.number, fmt.Appendf(nil, "%d %d", p.id, p.number)
+}
+
+// forget makes a probe count no more.
+func (p *prober) forget(number uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at, found := p.find(number); found {
+		p.underWay = slices.Delete(p.underWay, at, at+1)
 	}
 }
 
-// run sends probes until the context ends. It calls acknowledged after each PUBACK without an error: a probe that the access rules deny does not count.
-func (p *prober) run(ctx context.Context, client *paho.Client, acknowledged func()) {
+// find returns the place of a probe in underWay. p.mu must be held.
+func (p *prober) find(number uint64) (at int, found bool) {
+	return slices.BinarySearchFunc(p.underWay, number, func(u probe, number uint64) int { return cmp.Compare(u.number, number) })
+}
+
+// run sends probes by a connection until the context ends. It calls acknowledged after each PUBACK without an error: a probe
+// that the access rules deny does not count.
+func (p *prober) run(ctx context.Context, c *connection, acknowledged func()) {
 	ticker := time.NewTicker(p.config.ProbeInterval)
 	defer ticker.Stop()
 	for {
-		payload := fmt.Appendf(nil, "%d %d %d", p.proberID, time.Since(p.start).Microseconds(), p.wall())
-		expiry := uint32(max(10*p.config.SessionExpiry/time.Second, 1)) // the probe must outlive SessionExpiry: its return shows that the queue is stale
+		number, payload := p.begin(c)
 		sending, cancel := context.WithTimeout(ctx, p.env.Login.KeepAlive)
-		_, err := client.Publish(sending, &paho.Publish{
-			Topic: p.topic, QoS: 1, Payload: payload, Properties: &paho.PublishProperties{MessageExpiry: &expiry},
-		})
+		_, err := c.client.Publish(sending, &paho.Publish{Topic: p.topic, QoS: 1, Payload: payload})
 		cancel()
 		if err == nil {
 			acknowledged()
-		} else if ctx.Err() == nil {
+		} else if p.forget(number); ctx.Err() == nil {
 			p.env.Log.Debug("probe not sent", "error", err)
 		}
 		select {
@@ -72,33 +122,41 @@ func (p *prober) run(ctx context.Context, client *paho.Client, acknowledged func
 	}
 }
 
-// handle handles a message on the probe topic. isProbe is false if the payload is not a probe; then the other results are
-// meaningless. sent is when the probe was sent, age how long ago that is.
-func (p *prober) handle(payload []byte) (sent time.Time, age time.Duration, isProbe bool) {
-	var senderID uint64
-	var at, wall int64
-	if _, err := fmt.Sscanf(string(payload), "%d %d %d", &senderID, &at, &wall); err != nil {
-		return sent, 0, false // not a probe: some client may publish to this topic
+// returned handles a message on the probe topic. ok is false if it is no probe of this prober, or one that has returned
+// before. Then the other results are meaningless. sent is when the probe was sent. horizon is the new horizon, zero if the
+// probe shows none.
+func (p *prober) returned(payload []byte, on *connection) (sent, horizon time.Time, ok bool) {
+	var id, number uint64
+	if _, err := fmt.Sscanf(string(payload), "%d %d", &id, &number); err != nil || id != p.id {
+		return sent, horizon, false // some client may publish to this topic
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at, found := p.find(number)
+	if !found {
+		return sent, horizon, false
+	}
+	u := p.underWay[at]
+	if at > 0 && p.underWay[at-1].connection == on && !p.disorder {
+		p.disorder = true
+		p.env.Log.Error("the broker delivered a probe before an earlier one: it does not keep the order of a session, or drops messages")
+	}
+	p.underWay = slices.Delete(p.underWay, 0, at+1)
 	now := time.Now()
-	age = time.Duration(p.wall()-wall) * time.Millisecond
-	if senderID == p.proberID {
-		age = now.Sub(p.start) - time.Duration(at)*time.Microsecond
-		p.env.Metrics.probe.Observe(age.Seconds())
-		if p.nagle.trip(age) {
-			p.env.Log.Warn("round trips through the broker gather at 38 to 48 ms: it seems to use Nagle's algorithm; Mosquitto needs the line `set_tcp_nodelay true`")
-		}
+	p.returnedAt = now
+	if u.sent.After(p.delivered) {
+		p.delivered = u.sent
 	}
-	sent = now.Add(-max(age, 0))
-	p.returned.Store(true)
-	if senderID == p.proberID { // the age of a probe of another process depends on wall clocks: too imprecise for hasDelivered
-		p.setDelivered(sent)
+	if u.connection == on && u.horizon.After(p.horizon) {
+		p.horizon, horizon = u.horizon, u.horizon
 	}
-	return sent, age, true
+	age := now.Sub(u.sent)
+	p.env.Metrics.probe.Observe(age.Seconds())
+	if p.nagle.trip(age) {
+		p.env.Log.Warn("round trips through the broker gather at 38 to 48 ms: it seems to use Nagle's algorithm; Mosquitto needs the line `set_tcp_nodelay true`")
+	}
+	return u.sent, horizon, true
 }
-
-// tooOld reports whether the dedup table may have forgotten requests that follow a probe of this age.
-func (p *prober) tooOld(age time.Duration) bool { return age > p.config.SessionExpiry }
 
 // sessionExpiry is how long the broker is to keep the session, in seconds.
 func (p *prober) sessionExpiry() uint32 { return uint32(p.config.SessionExpiry / time.Second) }

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,24 +55,30 @@ func TestSessionThatDeliversNothingIsSilent(t *testing.T) {
 	})
 }
 
-// What the broker received before a probe was sent has been delivered when the probe returns. A probe that returns out of order
-// does not take that back. Nor does it count if an earlier process sent it: its age depends on the wall clock.
+// What the broker received before a probe was sent has been delivered when the probe returns. A probe that comes out of order
+// does not count: one that was sent later has returned.
 func TestReturnOfAProbeShowsWhatIsDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newOwn(nil)
-		p := s.probes
-		if _, age, isProbe := p.handle(fmt.Appendf(nil, "%d 0 %d", p.proberID+1, p.wall()+60_000)); age > 0 || !isProbe { // the clock was set back
-			t.Fatal("it is not taken for a young probe")
-		}
+		p := newOwn(nil).probes
 		began := time.Now()
 		if p.hasDelivered(began) {
-			t.Error("a probe of another process counts")
+			t.Error("before a probe has returned")
 		}
+		c := &connection{}
+		_, first := p.begin(c)
 		time.Sleep(time.Second)
-		p.handle(s.probe(time.Now()))
-		p.handle(s.probe(began))
-		if !p.hasDelivered(time.Now()) || p.hasDelivered(time.Now().Add(time.Second)) {
+		_, second := p.begin(c)
+		time.Sleep(time.Second)
+		if _, _, ok := p.returned(second, c); !ok || !p.hasDelivered(began.Add(time.Second)) || p.hasDelivered(time.Now()) {
 			t.Error("it counts for another moment")
+		}
+		if _, _, ok := p.returned(first, c); ok || !p.disorder {
+			t.Error("a probe that was overtaken counts")
+		}
+		number, third := p.begin(c)
+		p.forget(number) // the broker refused it
+		if _, _, ok := p.returned(third, c); ok {
+			t.Error("a probe that the broker refused counts")
 		}
 	})
 }

@@ -16,9 +16,12 @@ import (
 
 // traits are the configuration and the objects that a session shares with its connections. They do not change.
 type traits struct {
-	config   *Config
-	env      *Environment
-	handler  Handler // takes requests; nil for a node's own session, which has none
+	config  *Config
+	env     *Environment
+	handler Handler // takes requests; nil for a node's own session, which has none
+	log     Log     // set with handler
+	// confirm returns nil when the node led at some moment after the call; set with handler.
+	confirm  func(ctx context.Context) error
 	clientID string
 	status   *status
 	probes   *prober
@@ -85,19 +88,17 @@ type session struct {
 	current   atomic.Pointer[connection] // nil between two connections
 }
 
-// newSession returns a session that is not connected yet. topic is the topic of its probes. wall is the clock that the probes
-// carry, in milliseconds since the Unix epoch.
-func newSession(config *Config, env *Environment, clientID, topic string, wall func() int64) *session {
+// newSession returns a session that is not connected yet. topic is the topic of its probes.
+func newSession(config *Config, env *Environment, clientID, topic string) *session {
 	return &session{traits: traits{
 		config: config, env: env, clientID: clientID,
 		status: newStatus(config.ProbeInterval), sender: &sender{err: errNotConnected},
-		probes: &prober{config: config, env: env, topic: topic, wall: wall, proberID: env.Random(), start: time.Now()},
+		probes: newProber(config, env, topic),
 	}}
 }
 
 // DeliveringSince returns when the broker acknowledged the subscriptions of the last connection; before the first connection, when the session was
-// created. This node may lack requests that the broker received before that moment: an earlier process or session had them, or the broker had no room for
-// them.
+// created. What the broker received before that moment need not have come to this node.
 func (s *session) DeliveringSince() time.Time {
 	return s.status.subscribed()
 }

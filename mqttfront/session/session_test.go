@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,14 +22,17 @@ import (
 
 // fakeHandler counts what it receives.
 type fakeHandler struct {
-	received int
+	arrivals []Arrival
+	done     []func()
 	blocked  bool
 }
 
-func (h *fakeHandler) Receive(context.Context, mqttconn.Message, time.Time, func()) { h.received++ }
-func (h *fakeHandler) Blocked() bool                                                { return h.blocked }
-func (h *fakeHandler) Flush()                                                       {}
-func (h *fakeHandler) CoalescingDelay() time.Duration                               { return 0 }
+func (h *fakeHandler) Receive(_ context.Context, _ mqttconn.Message, arrival Arrival, done func()) {
+	h.arrivals, h.done = append(h.arrivals, arrival), append(h.done, done)
+}
+func (h *fakeHandler) Blocked() bool                  { return h.blocked }
+func (h *fakeHandler) Flush()                         {}
+func (h *fakeHandler) CoalescingDelay() time.Duration { return 0 }
 
 func newWorld(network func(context.Context, string) (net.Conn, error)) *Environment {
 	return &Environment{
@@ -36,14 +40,14 @@ func newWorld(network func(context.Context, string) (net.Conn, error)) *Environm
 			Dialer:    &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: network},
 			KeepAlive: 30 * time.Second, Timeout: 10 * time.Second, Window: 16,
 		},
-		Wall: func() int64 { return time.Now().UnixMilli() }, Random: func() uint64 { return 1 },
+		Random: func() uint64 { return 1 },
 		Pause: func(ctx context.Context, d time.Duration) {
 			select {
 			case <-ctx.Done():
 			case <-time.After(d):
 			}
 		},
-		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry(), prometheus.NewCounter(prometheus.CounterOpts{Name: "stale"})),
+		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	}
 }
 
@@ -53,15 +57,21 @@ func newConfig() *Config {
 	}
 }
 
+// fakeLog has a horizon.
+type fakeLog struct{ horizon time.Time }
+
+func (l *fakeLog) HorizonAge() time.Duration    { return time.Since(l.horizon) }
+func (l *fakeLog) SetHorizon(age time.Duration) { l.horizon = time.Now().Add(-age) }
+
 // newOwn returns a node's own session.
 func newOwn(network func(context.Context, string) (net.Conn, error)) *Own {
 	return NewOwn(newConfig(), newWorld(network), Replies{})
 }
 
 // newCluster returns the cluster's session, of a node that leads.
-func newCluster(network func(context.Context, string) (net.Conn, error)) (*Cluster, *fakeHandler) {
-	handler, env := &fakeHandler{}, newWorld(network)
-	return NewCluster(newConfig(), env, handler, env.Wall, func(context.Context) error { return nil }), handler
+func newCluster(network func(context.Context, string) (net.Conn, error)) (*Cluster, *fakeHandler, *fakeLog) {
+	handler, log := &fakeHandler{}, &fakeLog{time.Now().Add(-time.Hour)}
+	return NewCluster(newConfig(), newWorld(network), handler, log, func(context.Context) error { return nil }), handler, log
 }
 
 // start runs a session until stop is called.
@@ -81,22 +91,19 @@ func start(t *testing.T, run func(context.Context)) (stop func()) {
 // connected returns a connection of the session, and a function that gives it messages.
 func connected(t *testing.T, s *session) (c *connection, receive func(topic string, payload []byte)) {
 	near, far := net.Pipe()
+	go mqtttest.Serve(far, func(*packets.ControlPacket) (packets.Packet, bool) { return nil, true })
 	conn := mqttconn.NewConn(near, mqttconn.Receiver{MaxPacket: MaxPacket})
 	t.Cleanup(func() { _, _ = conn.Close(), far.Close() })
 	c = &connection{
-		traits: s.traits, subscribed: s.subscribed, since: time.Now(), handlerCtx: t.Context(), reason: make(chan error, 1),
-		acks: mqttconn.NewAcks(conn),
+		traits: s.traits, subscribed: s.subscribed, receivedAfter: s.horizon(), handlerCtx: t.Context(), reason: make(chan error, 1),
+		acks: mqttconn.NewAcks(conn), confirmed: make(chan struct{}),
 	}
+	close(c.confirmed)
 	number := uint16(0)
 	return c, func(topic string, payload []byte) {
 		number++
 		c.received(mqttconn.Message{Publish: &paho.Publish{Topic: topic, QoS: 1, PacketID: number, Payload: payload}})
 	}
-}
-
-// probe returns the payload of a probe that this process sent at a moment. A probe is a message that a node sends to itself through the broker.
-func (s *session) probe(sent time.Time) []byte {
-	return fmt.Appendf(nil, "%d %d %d", s.probes.proberID, sent.Sub(s.probes.start).Microseconds(), sent.UnixMilli())
 }
 
 // forgetfulBroker acknowledges everything, and delivers to a connection what that connection publishes, unless it has lost the connection's subscription.
@@ -174,7 +181,7 @@ func TestSessionWhoseSubscriptionIsLostConnectsAgain(t *testing.T) {
 					own, requests := newOwn(b.dial), (*Cluster)(nil)
 					run, clientID := own.Run, "holdfast-n1-in"
 					if !isOwn {
-						requests, _ = newCluster(b.dial)
+						requests, _, _ = newCluster(b.dial)
 						run, clientID = requests.Run, "holdfast-ingest"
 					}
 					stop := start(t, run)
@@ -198,44 +205,148 @@ func TestSessionWhoseSubscriptionIsLostConnectsAgain(t *testing.T) {
 	}
 }
 
-// † A request is not taken if the last probe that returned was sent longer than SessionExpiry ago. The broker may have received
-// the request that long ago, and the dedup table may have forgotten it. That happens after the process was stopped: it sends
-// no probes, and requests stay in its socket. Requests are taken again when a younger probe has returned.
-func TestRequestLongAfterTheLastProbeIsNotTaken(t *testing.T) {
+// What comes before the first probe of a connection was received after the horizon in the log. What comes behind a probe that
+// returned was received after that was sent. Messages of others on the topic of the probes show nothing.
+func TestArrivalsAreBoundedByProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, handler := newCluster(nil)
-		_, receive := connected(t, s.session)
-		expect := func(taken int, when string) {
+		s, handler, log := newCluster(nil)
+		c, receive := connected(t, s.session)
+		expect := func(after time.Time, when string) {
 			t.Helper()
-			if receive(topics.Invoke, nil); handler.received != taken {
-				t.Fatalf("%s: %d requests are taken, want %d", when, handler.received, taken)
+			receive(topics.Invoke, nil)
+			if got := handler.arrivals[len(handler.arrivals)-1]; !got.ReceivedAfter.Equal(after) || !got.At.Equal(time.Now()) {
+				t.Errorf("%s: received after %v, want %v", when, got.ReceivedAfter, after)
 			}
 		}
-		probe := s.probe(time.Now())
-		time.Sleep(s.config.SessionExpiry - time.Second)
-		expect(1, "before the first probe")
-		receive(s.probes.topic, probe) // it returns late; the broker received what follows after it was sent
-		expect(2, "behind a probe of 59 s")
-		time.Sleep(2 * time.Second)
-		expect(2, "61 s after the probe")
-		expect(2, "behind one that was not taken")
-		receive(s.probes.topic, s.probe(time.Now().Add(-time.Minute-time.Second)))
-		expect(2, "behind a probe of 61 s")
-		receive(s.probes.topic, []byte("forged"))
-		expect(2, "behind what is no probe")
-		receive(s.probes.topic, s.probe(time.Now().Add(-time.Second)))
-		expect(3, "behind a young probe")
+		horizon := log.horizon
+		expect(horizon, "before the first probe")
+		sent := time.Now()
+		_, first := s.probes.begin(c)
+		time.Sleep(time.Minute)
+		_, second := s.probes.begin(c)
+		expect(horizon, "while the first probe is under way")
+		receive(s.probes.topic, first)
+		expect(sent, "behind the first probe")
+		for _, other := range []string{"forged", "2 1", string(first), "1 77"} {
+			receive(s.probes.topic, []byte(other))
+			expect(sent, other)
+		}
+		time.Sleep(time.Minute)
+		receive(s.probes.topic, second)
+		expect(sent.Add(time.Minute), "behind the second probe")
 	})
 }
 
-// If no probe ever returns, because the broker's access rules deny probes, the age of requests is not known, and they are taken.
-func TestRequestsAreTakenWithoutProbes(t *testing.T) {
+// † The horizon is not when the last probe was sent that returned: a request before it may not be acknowledged yet. The next
+// probe has to return that was sent when the PUBACK of that probe was written, on the same connection.
+func TestHorizonWaitsForAcknowledgements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, handler := newCluster(nil)
-		_, receive := connected(t, s.session)
-		time.Sleep(2 * s.config.SessionExpiry)
-		if receive(topics.Invoke, nil); handler.received != 1 {
-			t.Error("it is not taken")
+		s, handler, log := newCluster(nil)
+		c, receive := connected(t, s.session)
+		probe := func(on *connection) (sent time.Time) {
+			sent = time.Now()
+			_, payload := s.probes.begin(on)
+			time.Sleep(time.Second)
+			receive(s.probes.topic, payload)
+			return sent
+		}
+		before := log.horizon
+		receive(topics.Invoke, nil) // its reply is stuck
+		for range 300 {
+			probe(c)
+		}
+		if !log.horizon.Equal(before) {
+			t.Fatalf("the horizon moved by %v, behind a request that is not acknowledged", log.horizon.Sub(before))
+		}
+		handler.done[0]()
+		elsewhere, _ := connected(t, s.session)
+		probe(elsewhere) // its return says nothing of the PUBACKs on c
+		if !log.horizon.Equal(before) {
+			t.Errorf("the horizon moved by %v, although the probe was sent on another connection", log.horizon.Sub(before))
+		}
+		acknowledged := probe(c) // it was sent when the PUBACK of the one before was written
+		if want := acknowledged.Add(-time.Second); !log.horizon.Equal(want) {
+			t.Errorf("the horizon is %v from where it should be", log.horizon.Sub(want))
+		}
+	})
+}
+
+// † While something is unacknowledged, silence is not the broker's: a full window lets no probe through, and a commit that takes
+// long must not cost the leadership.
+func TestFullWindowIsNoSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, handler, _ := newCluster(nil)
+		c, receive := connected(t, s.session)
+		s.current.Store(c)
+		s.subscribed()
+		receive(topics.Invoke, nil)
+		time.Sleep(10 * time.Second)
+		if silence := s.Silence(time.Now()); silence != 0 {
+			t.Errorf("silent for %v while a request waits for its reply", silence)
+		}
+		handler.done[0]()
+		if silence := s.Silence(time.Now()); silence != 10*time.Second {
+			t.Errorf("silent for %v with nothing to wait for", silence)
+		}
+	})
+}
+
+// † A node that led when it connected, and does not any more, reads nothing of what the leader is given.
+func TestNothingIsReadBeforeTheSecondConfirmation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &forgetfulBroker{connects: make(chan packets.Connect, 100)}
+		handler, asked := &fakeHandler{}, 0
+		s := NewCluster(newConfig(), newWorld(b.dial), handler, &fakeLog{time.Now()}, func(context.Context) error {
+			if asked++; asked == 2 {
+				return errors.New("there is a later term")
+			}
+			return nil
+		})
+		stop := start(t, s.Run)
+		time.Sleep(10 * time.Second)
+		if !s.Up() || asked != 4 || len(b.connects) != 2 {
+			t.Errorf("up %v; %d confirmations, %d connections", s.Up(), asked, len(b.connects))
+		}
+		stop()
+	})
+}
+
+// A leadership is told when the node's own session goes to another broker.
+func TestMoveToAnotherBrokerIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newOwn(nil)
+		told := make(chan error, 1)
+		go func() { told <- s.AwaitMove(t.Context(), 0) }()
+		s.status.setPlace(0)
+		synctest.Wait()
+		if len(told) != 0 {
+			t.Fatal("told although it did not move")
+		}
+		s.status.setPlace(1)
+		if err := <-told; !errors.Is(err, errMoved) {
+			t.Error(err)
+		}
+	})
+}
+
+// A session is not ready if no probe returns: too little would be known of the age of requests.
+func TestSessionWithoutProbesIsNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, _ := newCluster(nil)
+		c, receive := connected(t, s.session)
+		s.subscribed()
+		time.Sleep(29 * time.Second)
+		if err := s.Err(); err != nil {
+			t.Errorf("after 29 s: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		if err := s.Err(); err == nil || !strings.Contains(err.Error(), "holdfast/holdfast/probe") {
+			t.Errorf("after 31 s: %v", err)
+		}
+		_, payload := s.probes.begin(c)
+		receive(s.probes.topic, payload)
+		if err := s.Err(); err != nil {
+			t.Errorf("when one has returned: %v", err)
 		}
 	})
 }
@@ -253,8 +364,7 @@ func TestLeaderConnectsOnlyWhenConfirmed(t *testing.T) {
 					dialled = true
 					return nil, errors.New("nobody listens")
 				}
-				env := newWorld(network)
-				s := NewCluster(newConfig(), env, &fakeHandler{}, env.Wall, func(context.Context) error { return test.confirm })
+				s := NewCluster(newConfig(), newWorld(network), &fakeHandler{}, &fakeLog{}, func(context.Context) error { return test.confirm })
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				s.Run(ctx)
@@ -269,8 +379,7 @@ func TestLeaderConnectsOnlyWhenConfirmed(t *testing.T) {
 // The cluster's session counts as silent from its beginning until it is connected. Err reports it when that takes longer than SilenceLimit.
 func TestLeaderWithoutItsSessionIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		env := newWorld(nil)
-		s := NewCluster(newConfig(), env, &fakeHandler{}, env.Wall, nil)
+		s := NewCluster(newConfig(), newWorld(nil), &fakeHandler{}, &fakeLog{}, nil)
 		if err := s.Err(); err != nil {
 			t.Error(err)
 		}

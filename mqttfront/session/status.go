@@ -16,14 +16,15 @@ type status struct {
 	mu           sync.Mutex
 	subscribedAt time.Time // when the broker acknowledged the subscriptions of the last connection, or when the status was created
 	up           bool
-	changed      time.Time // the time of the last change of up
-	place        int       // of the broker of the last connection among the addresses
-	text         string    // the state of the connection, for logs and health checks
+	changed      time.Time     // the time of the last change of up
+	place        int           // of the broker of the last connection among the addresses
+	moved        chan struct{} // closed and replaced when place changes
+	text         string        // the state of the connection, for logs and health checks
 }
 
 func newStatus(probeInterval time.Duration) *status {
 	now := time.Now()
-	return &status{probeInterval: probeInterval, created: now, subscribedAt: now, changed: now, text: "not connected yet"}
+	return &status{probeInterval: probeInterval, created: now, subscribedAt: now, changed: now, text: "not connected yet", moved: make(chan struct{})}
 }
 
 // set records the state of the connection, and returns the previous value of up. set(true, …) counts as a message of the broker.
@@ -52,13 +53,18 @@ func (s *status) setSubscribed() {
 func (s *status) setPlace(place int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.place = place
+	if place != s.place {
+		s.place = place
+		close(s.moved)
+		s.moved = make(chan struct{})
+	}
 }
 
-func (s *status) brokerPlace() int {
+// placeAndMoved returns the place of the broker, and a channel that is closed when it changes.
+func (s *status) placeAndMoved() (int, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.place
+	return s.place, s.moved
 }
 
 // subscribed returns when setSubscribed was called last.
@@ -95,17 +101,16 @@ func (s *status) downFor(now time.Time) time.Duration {
 	return now.Sub(s.changed)
 }
 
-// silence returns how long the session has been down or, while it is up, the time since the broker's last message. While it is up, silence is 0 if this node
-// does not read because Receive blocks. It is also 0 for up to 1.5 probe intervals: probes return only once per interval.
+// silence returns how long the session has been down or, while it is up, the time since the broker's last message. What
+// comes before the session is up counts, too: a queue that is long comes before the SUBACK. While the session is up, silence
+// is 0 if this node waits with what came (blocked). It is also 0 for up to 1.5 probe intervals: probes return only once per
+// interval.
 func (s *status) silence(now time.Time) time.Duration {
-	if down := s.downFor(now); down > 0 {
-		return down
-	}
-	if s.blocked != nil && s.blocked() {
-		return 0
-	}
 	quiet := now.Sub(s.created) - time.Duration(s.lastMessage.Load())
-	if quiet <= s.probeInterval+s.probeInterval/2 {
+	if down := s.downFor(now); down > 0 {
+		return min(down, quiet)
+	}
+	if s.blocked != nil && s.blocked() || quiet <= s.probeInterval+s.probeInterval/2 {
 		return 0
 	}
 	return quiet

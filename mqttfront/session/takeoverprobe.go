@@ -7,7 +7,7 @@ import (
 	"holdfast/internal/mqttconn"
 )
 
-// An ingest session that ends soon after it began was perhaps taken over by another client with this node's client id. Or the broker restarted, or
+// A node's own session that ends soon after it began was perhaps taken over by another client with this node's client id. Or the broker restarted, or
 // something between node and broker closes connections. When short sessions repeat, a second connection with a random client id tells the cases
 // apart: a session takeover does not end it, and the other causes do.
 const (

@@ -86,7 +86,7 @@ func rules() []rule {
 			"mqttfront/exclusive",
 			[]string{"hlc", "internal/topics", "mqttfront/wire"},
 			[]string{"github.com/eclipse/paho.golang/paho"},
-			"who else is at the broker is asked through functions: nothing is known of sessions and roles",
+			"who else is at the broker is asked through functions: nothing is known of sessions and leaderships",
 		},
 		{
 			"mqttfront/broker",
@@ -110,13 +110,13 @@ func rules() []rule {
 			"mqttfront/publish",
 			[]string{"fsm", "internal/mqttconn", "mqttfront/wire"},
 			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},
-			"what delivers replies and notifications knows nothing of roles and of the log",
+			"what delivers replies and notifications knows nothing of requests' states and of the log",
 		},
 		{
 			"mqttfront/mirror",
 			[]string{"fsm", "internal/mqttconn", "internal/topics"},
 			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},
-			"what keeps retained messages like the state knows nothing of requests and of roles",
+			"what keeps retained messages like the state knows nothing of requests",
 		},
 		{
 			"mqttfront/metrics",
@@ -126,9 +126,9 @@ func rules() []rule {
 		},
 		{
 			"mqttfront/leader",
-			[]string{"fsm", "internal/mqttconn", "internal/policy", "internal/topics", "mqttfront/broker", "mqttfront/metrics", "mqttfront/publish", "mqttfront/wire"},
+			[]string{"fsm", "internal/mqttconn", "internal/policy", "internal/topics", "mqttfront/broker", "mqttfront/metrics", "mqttfront/publish", "mqttfront/session", "mqttfront/wire"},
 			nil,
-			"what executes requests knows nothing of connections and of Raft: it is given a Store and a Sender",
+			"what executes requests is a session's handler, and knows nothing of connections and of Raft: it is given a Store and a Sender",
 		},
 		{
 			"mqttfront",

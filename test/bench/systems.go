@@ -49,7 +49,7 @@ func echoSystem(name string, workloads []workload) system {
 		if err := d.add(env, "echo1", env.self, "role", "echo", "--broker", address, "--id", "echo1"); err != nil {
 			return d, err
 		}
-		return d, d.waitFor(ctx, "the responders are ready", startTime, func() bool {
+		return d, d.waitFor(ctx, "the responder is ready", startTime, func() bool {
 			for _, p := range d.processes[1:] {
 				if text, err := os.ReadFile(p.log); err != nil || !bytes.Contains(text, []byte("ready")) {
 					return false

@@ -100,8 +100,8 @@ func during(faults []record.Fault, kind string, o *history.Op) bool {
 	})
 }
 
-// arrivedInOrder reports whether two requests of a client surely reached the leader in the order in which the client sent them. If the leader's session with
-// the broker begins anew, it may not deliver the first one. The leader then gets it later, from another node. Some faults can cause that.
+// arrivedInOrder reports whether two requests of a client surely reached the leader in the order in which the client sent them. If the broker
+// loses the cluster's session, or brings back an older one, it may deliver the first one later. Some faults can cause that.
 func arrivedInOrder(faults []record.Fault, a, b *history.Op) bool {
 	const margin = 5 * time.Second
 	from, to := a.Call-margin, max(a.Replied, b.Replied)+margin
@@ -129,11 +129,11 @@ func ofNodes(run *record.Run, h *history.History) (violations []history.Violatio
 	if len(run.Hashes) != run.Nodes || len(hashes) != 1 {
 		add("replicas differ", "hashes at the end: %v", run.Hashes)
 	}
-	most, held := make(map[string]int64), make(map[string]int64)
+	most, underWay := make(map[string]int64), make(map[string]int64)
 	for _, s := range run.Samples {
-		most[s.Node], held[s.Node] = max(most[s.Node], s.Resident), max(held[s.Node], s.Held)
+		most[s.Node], underWay[s.Node] = max(most[s.Node], s.Resident), max(underWay[s.Node], s.UnderWay)
 	}
-	for node, requests := range held {
+	for node, requests := range underWay {
 		if requests > maxUnderWay {
 			add("bounds", "%s had %d requests under way", node, requests)
 		}

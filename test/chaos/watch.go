@@ -69,7 +69,7 @@ func (w *world) scrape(ctx context.Context, m *machine) {
 			w.addLeading(record.Leading{At: record.Duration(w.now()), Node: m.ID, Term: term})
 		}
 		w.addSample(record.Sample{
-			At: record.Duration(w.now()), Node: m.ID, Resident: int64(metrics["process_resident_memory_bytes"]), Held: int64(metrics["holdfast_requests_under_way"]),
+			At: record.Duration(w.now()), Node: m.ID, Resident: int64(metrics["process_resident_memory_bytes"]), UnderWay: int64(metrics["holdfast_requests_under_way"]),
 			Unsent: int64(metrics["holdfast_notifications_unpublished"]),
 		})
 		w.addCounters(metrics, last)

@@ -227,7 +227,7 @@ func TestNotificationsWithoutSubscriptionPrecedeReplies(t *testing.T) {
 	}
 }
 
-// Requests that wait in a node's session at the broker survive a restart of the broker, and the will of another client. That will is not executed.
+// Requests that wait in the cluster's session at the broker survive a restart of the broker, and the will of another client. That will is not executed.
 func TestQueuedRequestsSurviveWillsAndRestarts(t *testing.T) {
 	folder := t.TempDir()
 	g := startGuarded(t, "persistence true", "persistence_location "+folder+"/")

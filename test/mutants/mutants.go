@@ -88,7 +88,7 @@ func Overlay(ctx context.Context, folder string, mutants ...Mutant) (string, err
 // Version1 is a build of log version 1, which lacks all kinds of commands after KindAdvance. Rolling upgrades are tested with it.
 func Version1() Mutant {
 	return Mutant{Name: "version_1", What: "log format version 1", Edits: []overlay.Edit{
-		{File: "fsm/version.go", Old: "const Version = VersionStoreID", New: "const Version = 1"},
+		{File: "fsm/version.go", Old: "const Version = VersionHorizon", New: "const Version = 1"},
 		{File: "fsm/version.go", Old: "const lastKind = KindTxn", New: "const lastKind = KindAdvance"},
 		{File: "fsm/entry.go", Old: "\t\tcase 31:\n\t\t\tc.ExpectedVersion = r.timestamp()\n", New: ""},
 		{File: "fsm/entry.go", Old: "\t\tcase 32:\n\t\t\tc.Pattern = r.bool()\n", New: ""},

@@ -198,8 +198,12 @@ func frontEnd() []Mutant {
 			"r.isRemembered() && (late || expired)", "r.isRemembered() && late"),
 		one("id_by_setting", "a request's identity depends on a node's own settings", "exactly once", "mqttfront/wire/decode.go",
 			"requestID(claimedID(p.sourceID, topic), ", "requestID(r.Command.Principal.ClientID, ").shownBy("identity settings rolled", "leadership transfer", "kill -9"),
-		one("redelivery_of_any_age", "a redelivery is executed however old it may be", "exactly once", "mqttfront/leader/request.go",
-			"\treturn r.Redelivered && r.isRemembered() && ", "\treturn false && ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
+		one("age_ignored", "a write is executed however long ago the broker may have received it", "exactly once", "mqttfront/leader/request.go",
+			"\treturn r.isRemembered() && age > config.MaxAge && ", "\treturn false && ").shownBy("stopped until outcomes are forgotten", "replies that the broker does not acknowledge", "kill -9"),
+		one("horizon_returned", "the horizon is when the last probe was sent that returned, whatever is acknowledged", "exactly once", "mqttfront/session/connection.go",
+			"for len(c.unsent) > 0 && c.acks.Sent(c.unsent[0].ack) {", "for len(c.unsent) > 0 {").shownBy("replies that the broker does not acknowledge", "kill -9"),
+		one("age_outlives", "what a connection knows of ages outlives it", "exactly once", "mqttfront/session/connect.go",
+			"logged, known := time.Now().Add(-s.log.HorizonAge()), s.probes.knownHorizon()", "logged, known := time.Now(), s.probes.knownHorizon()").shownBy("replies that the broker does not acknowledge", "kill -9"),
 	}
 }
 

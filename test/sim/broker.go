@@ -35,6 +35,7 @@ type broker struct {
 	up       bool
 	sessions map[string]*session
 	stalled  string        // id of the client that the broker sends nothing to for now
+	deaf     string        // beginning of the topics whose messages it delivers and does not acknowledge; empty for none
 	losses   []sessionLoss // ends of sessions that had a subscription
 	retained map[string]*message
 	saved    map[string]*message // the retained messages that a restart without sessions brings back
@@ -56,11 +57,18 @@ type session struct {
 	filters  []string      // topic filters: at QoS 0 if they end with #, else at QoS 1
 	queue    []*message
 	flight   []*delivery // sent and not acknowledged, in order
+	ended    []ended     // acknowledged lately, in order; see stop
 	again    int         // that many deliveries at the beginning of flight have to be sent again
 	packetID uint16
 	limit    int // the most deliveries in flight
 	attached *attachment
 	expires  *time.Timer
+}
+
+// ended is a message that its client has acknowledged.
+type ended struct {
+	*message
+	at time.Time
 }
 
 // attachment is a client's connection to its session.
@@ -132,6 +140,44 @@ func (b *broker) start() error {
 	return nil
 }
 
+// bringBack lets the broker have in its queue what a client acknowledged up to age ago, as one that was killed and has its last
+// save. What was queued then comes as if for the first time. Messages without an identity stay away: nothing could be said of
+// them.
+func (b *broker) bringBack(id string, age time.Duration) (count int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s, now := b.sessions[id], time.Now()
+	if s == nil {
+		return 0
+	}
+	var queue []*message
+	for _, e := range s.ended {
+		if now.Sub(e.at) <= age && len(e.properties.CorrelationData) >= 16 {
+			queue = append(queue, e.message)
+		}
+	}
+	for _, d := range s.flight {
+		queue = append(queue, d.message)
+	}
+	count = len(queue) - len(s.flight)
+	s.queue, s.flight, s.again, s.ended = append(queue, s.queue...), nil, 0, nil
+	return count
+}
+
+// setDeaf makes the broker deliver and not acknowledge what is published on topics with this beginning; none if it is empty.
+func (b *broker) setDeaf(topics string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.deaf = topics
+}
+
+// isDeaf reports whether the broker does not acknowledge what is published on a topic.
+func (b *broker) isDeaf(topic string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.deaf != "" && strings.HasPrefix(topic, b.deaf)
+}
+
 // stop ends all connections. Without keepSessions the broker forgets all sessions, as one without persistence does, and its retained messages are
 // again what they were when they were last saved.
 func (b *broker) stop(keepSessions bool) {
@@ -195,8 +241,7 @@ func (b *broker) attach(id string, cleanStart bool, expiry time.Duration, limit 
 
 // Reasons of a DISCONNECT.
 const (
-	reasonTakenOver      = 0x8E
-	reasonAdministrative = 0x98
+	reasonTakenOver = 0x8E
 )
 
 // detach ends a client's connection. Its session remains until it expires.
@@ -378,16 +423,25 @@ func (b *broker) acknowledge(a *attachment, id uint16) {
 	if s.attached != a {
 		return
 	}
-	s.flight = slices.DeleteFunc(s.flight, func(d *delivery) bool { return d.id == id })
+	now := time.Now()
+	for len(s.ended) > 0 && now.Sub(s.ended[0].at) > time.Minute {
+		s.ended = s.ended[1:]
+	}
+	s.flight = slices.DeleteFunc(s.flight, func(d *delivery) bool {
+		if d.id == id && s.id == requestSession {
+			s.ended = append(s.ended, ended{d.message, now})
+		}
+		return d.id == id
+	})
 	a.poke()
 }
 
-// lossesBetween reports whether the session of any of the clients ended between two moments.
-func (b *broker) lossesBetween(clients []string, from, to time.Time) bool {
+// lostBetween reports whether a client's session ended between two moments.
+func (b *broker) lostBetween(client string, from, to time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.ContainsFunc(b.losses, func(l sessionLoss) bool {
-		return slices.Contains(clients, l.client) && !l.at.Before(from) && !l.at.After(to)
+		return l.client == client && !l.at.Before(from) && !l.at.After(to)
 	})
 }
 

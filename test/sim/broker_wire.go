@@ -95,6 +95,9 @@ func (b *broker) handlePacket(c *conn, a *attachment, packet *packets.ControlPac
 		if receivers, err = b.publish(m); err != nil {
 			return false
 		}
+		if b.isDeaf(m.topic) {
+			return true
+		}
 		ack := &packets.Puback{PacketID: content.PacketID, Properties: &packets.Properties{}}
 		if len(receivers) == 0 && b.options.tellsNoSubscriber {
 			ack.ReasonCode = mqttconn.ReasonNoMatchingSubscriber

@@ -72,7 +72,7 @@ func (s *simulation) inject(f *fault) bool {
 		return s.injectProcessFault(f, victims)
 	case partition, slowLinks, resetLinks, brokerCut:
 		return s.injectLinkFault(f, victims)
-	case brokerRestart, brokerAmnesia, brokerSilent, takeIngest, takePublishing:
+	case brokerRestart, brokerAmnesia, brokerBringsBack, brokerSilent, takeSession, takePublishing:
 		return s.injectBrokerFault(f, victims[0])
 	case diskSlow, diskHangs, diskFails, diskLow:
 		return s.injectDiskFault(f, victims[0].disk)
@@ -327,7 +327,7 @@ func (s *simulation) injectBrokerFault(f *fault, victim *host) bool {
 		s.network.host("broker").running.close()
 		s.sleep(f.lasts)
 		s.network.host("broker").running.open()
-	case takeIngest, takePublishing:
+	case takeSession, takePublishing:
 		id := requestSession
 		if f.variant%4 == 0 {
 			id = ownSession(victim)
@@ -344,7 +344,10 @@ func (s *simulation) injectBrokerFault(f *fault, victim *host) bool {
 	default:
 		s.restarting.Lock()
 		defer s.restarting.Unlock()
-		s.broker.stop(f.kind == brokerRestart)
+		s.broker.stop(f.kind != brokerAmnesia)
+		if f.kind == brokerBringsBack {
+			s.trace.add("FAULT", "brings %d requests back", s.broker.bringBack(requestSession, f.delay))
+		}
 		s.sleep(f.lasts)
 		if err := s.broker.start(); err != nil {
 			s.violation("simulation", "the broker does not start: %v", err)

@@ -39,6 +39,19 @@ func (s *simulation) stallRequests(ctx context.Context, f *fault, to *host) {
 	s.sleep(f.lasts / 2)
 }
 
+// deafen lets the broker deliver the replies to a client and not acknowledge them, for a time, and then kills the leader. The
+// requests of that client, and all that came behind them, are not acknowledged until the leader gives the replies up.
+func (s *simulation) deafen(f *fault) {
+	s.broker.setDeaf(s.clients[f.variant%len(s.clients)].ResponseTopic())
+	s.sleep(f.lasts)
+	s.broker.setDeaf("")
+	if leader := s.leader(); leader != nil { // its connections would wait for ever
+		leader.kill(f.silently)
+		s.sleep(100 * time.Millisecond)
+		leader.start()
+	}
+}
+
 // expireWithoutLeader leaves the cluster without a leader until the requests of clients expire in the broker's queue. One node is stopped meanwhile; it
 // may have read some of them from its socket. If the node cannot be stopped, expireWithoutLeader does nothing and returns false.
 func (s *simulation) expireWithoutLeader(f *fault, late *host) bool {
@@ -118,9 +131,9 @@ func (s *simulation) isolateLeaders(ctx context.Context, f *fault) {
 	}
 }
 
-// comeBackToLead keeps a node away while the broker queues its messages, and lets it lead when it is back. With lateNode it is killed and
-// started again. With sleepsThrough it is stopped until the others have forgotten the outcomes of the requests that it will then read, and
-// have compacted their logs.
+// comeBackToLead keeps a node away, and lets it lead when it is back. With lateNode it is another one than the leader, and is
+// killed and started again. With sleepsThrough it is the leader: it is stopped until the others have forgotten the outcomes of
+// the requests that it will then read from its socket, and have compacted their logs.
 func (s *simulation) comeBackToLead(ctx context.Context, f *fault, h *host) bool {
 	if h.isAsleep() || f.kind == sleepsThrough && !schedule.Replays {
 		return false

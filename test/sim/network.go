@@ -20,7 +20,7 @@ type class string
 
 const (
 	classRaft   class = "raft"   // Raft's own messages
-	classCall   class = "call"   // other requests between members: confirmations, reports, pending requests
+	classCall   class = "call"   // other requests between members: confirmations, statuses, joins, offers, hashes
 	classBroker class = "broker" // MQTT
 )
 

@@ -41,17 +41,21 @@ func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 		return s.trap(ctx, f, leader)
 	case laggingBroker:
 		s.lag(ctx, f)
+	case deafBroker:
+		s.deafen(f)
 	case stallRequests:
 		s.stallRequests(ctx, f, victim)
 	case cutLeaders:
 		s.isolateLeaders(ctx, f)
 	case sleepsThrough, lateNode:
-		if victim == leader {
+		if f.kind == sleepsThrough {
+			victim = leader // it has requests in its socket
+		} else if victim == leader {
 			victim = s.hosts[(slices.Index(s.hosts, leader)+1)%len(s.hosts)]
 		}
 		return s.comeBackToLead(ctx, f, victim)
 	case expireUnled:
-		return s.expireWithoutLeader(f, victim)
+		return s.expireWithoutLeader(f, leader)
 	case rollIdentity:
 		s.rollIdentity(f)
 	case demoteAndJump:
@@ -121,7 +125,7 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 }
 
 // lag delays the traffic between nodes and broker, and changes the leader again and again meanwhile. So each leader ends with many replies
-// and notifications unpublished, and with many requests that its successors have not received yet.
+// and notifications unpublished, and with many requests that it has not acknowledged.
 func (s *simulation) lag(ctx context.Context, f *fault) {
 	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
 	var slowed []link

@@ -24,7 +24,7 @@ const (
 	brokerAmnesia       kind = "broker restart without queues"
 	brokerSilent        kind = "broker silent"
 	brokerCut           kind = "broker cut off"
-	takeIngest          kind = "ingest session taken over"
+	takeSession         kind = "session taken over"
 	takePublishing      kind = "publishing connection taken over"
 	diskSlow            kind = "slow disk"
 	diskHangs           kind = "hanging disk"
@@ -39,6 +39,8 @@ const (
 	flapLeader          kind = "flapping leadership"
 	deposeLeader        kind = "leader that is deposed and does not hear of it"
 	stallRequests       kind = "broker that holds requests back"
+	deafBroker          kind = "replies that the broker does not acknowledge"
+	brokerBringsBack    kind = "broker that brings acknowledged requests back"
 	cutLeaders          kind = "leaders cut off one after the other"
 	sleepsThrough       kind = "stopped until outcomes are forgotten"
 	lateNode            kind = "late node that comes to lead"
@@ -136,7 +138,7 @@ func weights() []weight {
 		{brokerAmnesia, 2},
 		{brokerSilent, 3},
 		{brokerCut, 7},
-		{takeIngest, 2},
+		{takeSession, 2},
 		{takePublishing, 3},
 		{diskSlow, 4},
 		{diskHangs, 2},
@@ -152,6 +154,8 @@ func weights() []weight {
 		{deposeLeader, 10},
 		{laggingBroker, 12},
 		{stallRequests, 6},
+		{deafBroker, 4},
+		{brokerBringsBack, 4},
 		{cutLeaders, 6},
 		{sleepsThrough, 3},
 		{lateNode, 5},
@@ -208,7 +212,7 @@ func drawPlan(r *rand.Rand, t *tunables, duration time.Duration, kinds []string)
 	}
 }
 
-// prolong makes some faults of a single machine longer. Meanwhile the others may forget the outcomes of requests that it still has.
+// prolong makes some faults of a single machine longer. Meanwhile outcomes may be forgotten.
 func (f *fault) prolong(r *rand.Rand, duration time.Duration) {
 	longer := min(between(r, 15*time.Second, 40*time.Second), duration-f.at)
 	if f.others == 0 && longer > f.lasts && (f.kind == killNodes || f.kind == powerFailure || f.kind == brokerCut || f.kind == stopNode) {
@@ -244,6 +248,11 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 		f.offset = between(r, 0, f.delay/2) // from the loss of its broker connections to the transfer
 	case stallRequests:
 		f.lasts = between(r, 500*time.Millisecond, t.front.SessionExpiry*5/4)
+	case deafBroker:
+		f.lasts = pick(r, between(r, time.Second, 3*t.front.SessionExpiry), t.outcomeLifetime()+between(r, time.Second, 4*time.Second))
+	case brokerBringsBack:
+		f.delay = between(r, 100*time.Millisecond, t.front.SessionExpiry) // how far the broker goes back
+		f.lasts = between(r, 200*time.Millisecond, 2*time.Second)
 	case cutLeaders:
 		f.delay, f.lasts = between(r, 5*time.Millisecond, 400*time.Millisecond), between(r, 6*time.Second, 15*time.Second)
 	case sleepsThrough:

@@ -69,18 +69,17 @@ func (h *host) stopLater(trap **fault) {
 // Serve implements cluster.Observer.
 func (o observer) Serve(ctx context.Context, term uint64) error {
 	o.host.stopLater(&o.host.sim.traps.leading)
-	o.host.sim.executions.begin(o.host, term)
 	return o.Front.Serve(ctx, term)
 }
 
 // Failed implements cluster.Observer.
-func (o observer) Failed(tag any, unknown bool) {
+func (o observer) Failed(tag any, invalid bool) {
 	t := &o.host.sim.traps
 	t.mu.Lock()
 	f := t.failing
 	t.failing = nil
 	t.mu.Unlock()
-	o.Front.Failed(tag, unknown)
+	o.Front.Failed(tag, invalid)
 	if f != nil {
 		schedule.DelayAfter(o.host.group, f.points, f.delay)
 	}

@@ -41,10 +41,10 @@ func (s *simulation) roomForAll() bool {
 // and the broker did not lose it.
 func (s *simulation) arrivedInOrder(a, b *history.Op) bool {
 	received := func(o *history.Op) bool { return slices.Contains(o.Sendings[0].Receivers, requestSession) }
-	return received(a) && received(b) && !s.lost([]string{requestSession}, a.Call, max(a.Replied, b.Replied))
+	return received(a) && received(b) && !s.lost(a.Call, max(a.Replied, b.Replied))
 }
 
-// lost reports whether the broker forgot one of the sessions between from and to.
-func (s *simulation) lost(sessions []string, from, to time.Duration) bool {
-	return s.broker.lossesBetween(sessions, s.trace.start.Add(from), s.trace.start.Add(to))
+// lost reports whether the broker forgot the cluster's session between from and to.
+func (s *simulation) lost(from, to time.Duration) bool {
+	return s.broker.lostBetween(requestSession, s.trace.start.Add(from), s.trace.start.Add(to))
 }

@@ -11,32 +11,28 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The order of two requests that reached all nodes is checked, unless a majority of the nodes ended while they were under way. Such nodes lose the requests
-// that they held, and a request may come later from the broker's queue of another node.
-func TestOrderIsCheckedWhileFewNodesEnd(t *testing.T) {
+// The order of two requests is checked if the cluster's session received both, and the broker kept it. That nodes end does not
+// matter.
+func TestOrderIsCheckedWhileTheBrokerKeepsTheSession(t *testing.T) {
 	for name, test := range map[string]struct {
-		ended  []string // nodes that ended while the requests were under way
-		before []string // nodes that ended earlier
-		want   bool
+		receivers []string      // of the second request
+		lost      time.Duration // when the broker lost the session; 0: never
+		want      bool
 	}{
-		"none":                    {nil, nil, true},
-		"one":                     {[]string{"n1"}, nil, true},
-		"one, twice":              {[]string{"n1", "n1"}, nil, true},
-		"two of three":            {[]string{"n1", "n2"}, nil, false},
-		"two, one of them before": {[]string{"n1"}, []string{"n2"}, true},
+		"both received":             {[]string{requestSession}, 0, true},
+		"one was not received":      {nil, 0, false},
+		"lost while both under way": {[]string{requestSession}, 3 * time.Second, false},
+		"lost before":               {[]string{requestSession}, time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &simulation{hosts: make([]*host, 3), broker: &broker{}, trace: newTrace(slog.LevelInfo), tunables: &tunables{}, deliveries: newDeliveries()}
-			for _, host := range test.before {
-				s.deliveries.end(host, time.Second)
+			s := &simulation{broker: &broker{}, trace: newTrace(slog.LevelInfo)}
+			if test.lost > 0 {
+				s.broker.losses = []sessionLoss{{requestSession, s.trace.start.Add(test.lost)}}
 			}
-			for _, host := range test.ended {
-				s.deliveries.end(host, 3*time.Second)
+			op := func(receivers []string) *history.Op {
+				return &history.Op{Call: 2 * time.Second, Replied: 4 * time.Second, Sendings: []history.Sending{{Receivers: receivers}}}
 			}
-			op := func() *history.Op {
-				return &history.Op{Call: 2 * time.Second, Replied: 4 * time.Second, Sendings: []history.Sending{{Receivers: []string{"h-n1-in", "h-n2-in", "h-n3-in"}}}}
-			}
-			if got := s.arrivedInOrder(op(), op()); got != test.want {
+			if got := s.arrivedInOrder(op([]string{requestSession}), op(test.receivers)); got != test.want {
 				t.Errorf("checked: %t", got)
 			}
 		})

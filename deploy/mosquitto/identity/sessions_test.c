@@ -1,7 +1,7 @@
 /* Whole sessions, drawn from seeds, against a small model of a broker: sessions_test [SEEDS [FIRST]]. What must hold:
  *   - A client receives nothing that is another's, and everything in the order in which it was published.
  *   - A notification reaches its connected client once if the client has sent a request or subscribed, and at most once otherwise.
- *   - A node receives every request, also from a session that is resumed, each with the true client id last, and no will. */
+ *   - The nodes' session receives every request, also from a session that is resumed, each with the true client id last, and no will. */
 #include "broker_mock.h"
 
 enum { MODEL_CLIENTS = 5, MODEL_FILTERS = 6, STEPS = 300 };
@@ -19,7 +19,7 @@ struct session {
 
 static struct session sessions[MODEL_CLIENTS];
 static uint64_t state;
-static int sequence, waiting; /* requests that wait in the session of a node that is away */
+static int sequence, waiting; /* requests that wait in the cluster's session while no node leads */
 static bool node_away;
 
 static unsigned draw(unsigned below)
@@ -98,7 +98,7 @@ static bool node_publishes(struct session *to, const char *topic)
 	delivered = copy_count > before;
 	if(rc == MOSQ_ERR_SUCCESS){
 		if(strcmp(changed, INVOKE_TOPIC) == 0){
-			CHECK(acl("holdfast-n1-in", "holdfast", MOSQ_ACL_READ, changed) == MOSQ_ERR_ACL_DENIED);
+			CHECK(acl("holdfast-ingest", "holdfast", MOSQ_ACL_READ, changed) == MOSQ_ERR_ACL_DENIED);
 			CHECK(copy_count == before + 1);
 		}
 		for(int i = 0; i < MODEL_CLIENTS; i++){
@@ -195,7 +195,7 @@ static void request(struct session *s)
 	CHECK(rc == (forged > 64 ? MOSQ_ERR_ACL_DENIED : MOSQ_ERR_SUCCESS));
 	if(rc == MOSQ_ERR_SUCCESS){
 		s->requested = true;
-		CHECK(acl("holdfast-n1-in", "holdfast", MOSQ_ACL_READ, topic) == MOSQ_ERR_PLUGIN_DEFER);
+		CHECK(acl("holdfast-ingest", "holdfast", MOSQ_ACL_READ, topic) == MOSQ_ERR_PLUGIN_DEFER);
 		waiting += node_away;
 		for(found = properties; found != NULL; found = mosquitto_property_next(found)){
 			mosquitto_property_read_string_pair(found, MQTT_PROP_USER_PROPERTY, &name, &value, false);
@@ -216,7 +216,7 @@ static void request(struct session *s)
 static void will(const struct session *s)
 {
 	CHECK(acl(s->id, "u", MOSQ_ACL_WRITE, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
-	CHECK(acl("holdfast-n1-in", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_ACL_DENIED);
+	CHECK(acl("holdfast-ingest", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_ACL_DENIED);
 }
 
 static void end(struct session *s)
@@ -244,9 +244,9 @@ static void begin(struct session *s)
 static void node_returns(void)
 {
 	node_away = false;
-	CHECK(login("holdfast-n1-in", "holdfast") == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(login("holdfast-ingest", "holdfast") == MOSQ_ERR_PLUGIN_DEFER);
 	for(; waiting > 0; waiting--){ /* the broker checks what waits in a session that is resumed */
-		CHECK(acl("holdfast-n1-in", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
+		CHECK(acl("holdfast-ingest", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
 	}
 }
 

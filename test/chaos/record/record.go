@@ -56,7 +56,7 @@ type Sample struct {
 	At       Duration `json:"at"`
 	Node     string   `json:"node"`
 	Resident int64    `json:"resident"` // resident memory in bytes
-	Held     int64    `json:"held"`     // pending requests: received, and not known to be answered
+	UnderWay int64    `json:"underWay"` // requests that the node executes or answers
 	Unsent   int64    `json:"unsent"`   // notifications that are not known to be published
 }
 
