@@ -41,4 +41,4 @@ func (f *Front) Serving() bool {
 }
 
 // Notes returns what an operator has to know of the broker while the node is ready.
-func (f *Front) Notes() []string { return f.exclusive.Notes() }
+func (f *Front) Notes() []string { return append(f.session.Notes(), f.exclusive.Notes()...) }

@@ -28,7 +28,9 @@ type coalescer struct {
 	waited   bool             // wait delayed the current read; adapt resets it
 	lowWater int              // the latest low-water mark of the socket, in bytes
 	setMark  func(fd uintptr) // sets the socket's mark to lowWater; made once, so that setLowWater does not allocate
-	more     bool             // the last read filled its buffer, so the socket probably holds more
+	// delaysAcks leaves it to the kernel when segments are acknowledged. It is set before the first read that it applies to.
+	delaysAcks bool
+	more       bool // the last read filled its buffer, so the socket probably holds more
 
 	alive atomic.Uint64 // signs of life of the peer: reads that returned bytes, and what writePieces counts
 }
@@ -40,6 +42,10 @@ const (
 	maxCoalescingDelay = time.Second
 	// gatherBytes is about forty requests with small values.
 	gatherBytes = 16 << 10
+	// quickAckBelow is up to how many bytes a read is of light traffic. Its segments are acknowledged at once: a broker that has
+	// left Nagle's algorithm on (Mosquitto's default) sends a PUBACK, and holds the reply back until that segment is
+	// acknowledged, which the kernel would delay by 40 ms.
+	quickAckBelow = 1 << 10
 )
 
 func newCoalescer(conn net.Conn) *coalescer {
@@ -92,6 +98,9 @@ func (r socketReader) Read(p []byte) (int, error) {
 	n, err := r.Conn.Read(p)
 	if n > 0 {
 		r.alive.Add(1)
+	}
+	if n > 0 && n < quickAckBelow && r.socket != nil && !r.delaysAcks {
+		_ = r.socket.Control(setQuickAck)
 	}
 	r.adapt(n, n == len(p))
 	return n, err

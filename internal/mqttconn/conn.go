@@ -32,6 +32,9 @@ type Receiver struct {
 	// Idle is called before each read from the network, before each packet that is left to paho's client, and when reading fails. The buffer may hold
 	// part of a message then. On a TLS connection that no Dialer made, Idle is not called before reads. It may be nil.
 	Idle func()
+	// DelaysAcks leaves the delay of TCP acknowledgements to the kernel, as other MQTT clients do. So round trips show what
+	// these wait for.
+	DelaysAcks bool
 	// CoalescingDelay returns for how long a read from the network may be delayed at most, so that more bytes gather; 0 is no delay. It may be nil.
 	CoalescingDelay func() time.Duration
 }
@@ -90,7 +93,7 @@ const (
 func NewConn(conn net.Conn, receiver Receiver) *Conn {
 	c := &Conn{receiver: receiver, flushed: make(chan struct{})}
 	c.coalesce, c.Conn = coalescerOf(conn)
-	c.coalesce.beforeRead = c.beforeRead
+	c.coalesce.beforeRead, c.coalesce.delaysAcks = c.beforeRead, receiver.DelaysAcks
 	c.reader = bufio.NewReaderSize(c.Conn, readBuffer)
 	c.more.L, c.room.L = &c.mu, &c.mu
 	go c.flush()

@@ -24,7 +24,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	c := &connection{traits: s.traits, subscribed: s.subscribed, receivedAfter: s.horizon(), reason: make(chan error, 1), confirmed: make(chan struct{})}
 	c.handlerCtx, c.endHandling = context.WithCancel(ctx)
 	defer c.endHandling()
-	receiver := mqttconn.Receiver{MaxPacket: MaxPacket, Publish: c.received}
+	receiver := mqttconn.Receiver{MaxPacket: MaxPacket, Publish: c.received, DelaysAcks: !s.bringsRequests()}
 	if s.bringsRequests() {
 		receiver.Idle, receiver.CoalescingDelay = s.handler.Flush, s.handler.CoalescingDelay
 	}

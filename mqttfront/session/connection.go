@@ -60,8 +60,9 @@ func (c *connection) close() {
 
 // subscribe subscribes to the probes and, for the cluster's session, to requests.
 func (c *connection) subscribe(ctx context.Context) error {
-	subscriptions := []paho.SubscribeOptions{{Topic: c.probes.topic, QoS: 1, RetainHandling: 2}}
+	subscriptions := []paho.SubscribeOptions{{Topic: c.probes.topic, RetainHandling: 2}} // at QoS 0, this node sends nothing back: see nagle
 	if c.bringsRequests() {
+		subscriptions[0].QoS = 1
 		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2})
 	}
 	return mqttconn.Subscribe(ctx, c.client, subscriptions...)

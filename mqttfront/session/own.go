@@ -20,7 +20,7 @@ type Own struct{ *session }
 func NewOwn(config *Config, env *Environment, replies Replies) *Own {
 	topic := fmt.Sprintf("holdfast/%s/%s/probe", config.Cluster, config.Node)
 	s := newSession(config, env, config.OwnClientID(), topic)
-	s.connected, s.replies = env.Metrics.connected, replies
+	s.connected, s.replies, s.probes.judges = env.Metrics.connected, replies, true
 	return &Own{s}
 }
 
@@ -77,6 +77,16 @@ func (s *Own) nextBroker(reason error) {
 	}
 	s.env.Login.Dialer.Next()
 }
+
+// Notes returns what an operator has to know of the broker while the session is up.
+func (s *Own) Notes() []string {
+	if !s.probes.nagle.looks() {
+		return nil
+	}
+	return []string{nagleNote}
+}
+
+const nagleNote = "the broker holds small packets back (Nagle's algorithm): most MQTT clients wait 40 ms for each answer; Mosquitto needs the line `set_tcp_nodelay true`"
 
 // UpSince reports whether the session has been up without interruption since a moment.
 func (s *Own) UpSince(moment time.Time) bool { return s.status.upSince(moment) }

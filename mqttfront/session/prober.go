@@ -19,7 +19,9 @@ type prober struct {
 	env    *Environment
 	topic  string
 	id     uint64 // random; it is in each probe of this prober, and in no other
-	nagle  nagle  // used by the receiving goroutine only
+	// judges says that the first probes of a connection follow each other at once, to see whether the broker delays them.
+	judges bool
+	nagle  nagle // used by run, except for looks
 
 	mu         sync.Mutex
 	number     uint64    // of the last probe
@@ -104,13 +106,21 @@ func (p *prober) find(number uint64) (at int, found bool) {
 func (p *prober) run(ctx context.Context, c *connection, acknowledged func()) {
 	ticker := time.NewTicker(p.config.ProbeInterval)
 	defer ticker.Stop()
+	p.nagle.begin()
 	for {
 		number, payload := p.begin(c)
+		began := time.Now()
 		sending, cancel := context.WithTimeout(ctx, p.env.Login.KeepAlive)
 		_, err := c.client.Publish(sending, &paho.Publish{Topic: p.topic, QoS: 1, Payload: payload})
 		cancel()
 		if err == nil {
 			acknowledged()
+			if p.judges && p.nagle.isJudging() {
+				if p.nagle.trip(time.Since(began)) {
+					p.env.Log.Warn(nagleNote)
+				}
+				continue // the next one follows at once
+			}
 		} else if p.forget(number); ctx.Err() == nil {
 			p.env.Log.Debug("probe not sent", "error", err)
 		}
@@ -152,9 +162,6 @@ func (p *prober) returned(payload []byte, on *connection) (sent, horizon time.Ti
 	}
 	age := now.Sub(u.sent)
 	p.env.Metrics.probe.Observe(age.Seconds())
-	if p.nagle.trip(age) {
-		p.env.Log.Warn("round trips through the broker gather at 38 to 48 ms: it seems to use Nagle's algorithm; Mosquitto needs the line `set_tcp_nodelay true`")
-	}
 	return u.sent, horizon, true
 }
 

@@ -6,19 +6,27 @@ import (
 	"time"
 )
 
-// Round trips of about 40 ms show that the broker uses Nagle's algorithm, which is logged once. Shorter and longer ones do not show that.
-func TestNagleIsLoggedOnce(t *testing.T) {
+// Round trips of about 40 ms show that the broker uses Nagle's algorithm, and operators are told while it does. Shorter and
+// longer ones do not show that.
+func TestNagleIsNoted(t *testing.T) {
 	for took, want := range map[time.Duration]int{41 * time.Millisecond: 1, time.Millisecond: 0, 100 * time.Millisecond: 0} {
 		t.Run(took.String(), func(t *testing.T) {
-			var n nagle
-			logged := 0
-			for range 10 * nagleTrips {
-				if n.trip(took) {
-					logged++
+			s := newOwn(nil)
+			trips := func(took time.Duration) { // of a connection; the later ones do not count
+				s.probes.nagle.begin()
+				for range nagleTrips {
+					s.probes.nagle.trip(took)
+				}
+				for range 2 * nagleTrips {
+					s.probes.nagle.trip(time.Microsecond)
 				}
 			}
-			if logged != want {
-				t.Errorf("%v: logged %d times", took, logged)
+			trips(took)
+			if got := len(s.Notes()); got != want {
+				t.Errorf("%v: %d notes", took, got)
+			}
+			if trips(time.Millisecond); len(s.Notes()) != 0 {
+				t.Error("it is noted when it is over")
 			}
 		})
 	}

@@ -13,7 +13,7 @@ import (
 
 // labels lists the values that the labels of Holdfast's metrics may have, le (the bound of a bucket) excepted.
 const labels = `agree differ incomplete cleared skipped too_large abandoned set get del vdel keynotify other done not_applied missing dropped error queue commit publish log vote term ` +
-	`published expired given_up no_subscriber refused full expired invalid stuck outcome_unknown overloaded reply notification made present age client_share scans outcomes txn done untrusted unsupported failed ` +
+	`published expired given_up no_subscriber refused full expired stale invalid stuck outcome_unknown overloaded reply notification made present age client_share scans outcomes txn done untrusted unsupported failed ` +
 	`no_response_topic bad_response_topic retained logged no_watches`
 
 // metrics returns what a scraper gets.

@@ -88,7 +88,11 @@ func (t *bankView) record(o *history.Op) {
 	if o.Verb == history.Txn && len(o.Reply.Replies) != len(o.Parts) {
 		return // package history reports that
 	}
-	for i, part := range o.Operations() {
+	parts := o.Parts
+	if o.Verb != history.Txn { // not all of o: a late copy of the request may be noted in it now
+		parts = []history.Op{{Verb: o.Verb, Key: o.Key, Value: o.Value}}
+	}
+	for i, part := range parts {
 		value := part.Value
 		if part.Verb == history.Get {
 			value = string(o.Reply.Replies[i].Bulk)
