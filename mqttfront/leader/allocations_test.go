@@ -133,7 +133,7 @@ func (p *path) run() {
 }
 
 // allocationsPerSet is the most allocations of a SET on the leader, from the connection to its reply. Lower it when a change saves some.
-const allocationsPerSet = 12
+const allocationsPerSet = 11
 
 func TestAllocationsPerSetAreBounded(t *testing.T) {
 	if os.Getenv("HOLDFAST_ALLOCATIONS") == "" {
