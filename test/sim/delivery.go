@@ -149,13 +149,14 @@ func (d *deliveries) passed(index uint64) (at time.Duration, ok bool) {
 	return d.marks[i].at, true
 }
 
-// served reports whether the client's publishing connection was in service between from and to: it answered at least three requests by to that were
-// sent at from or later. Replies leave a connection in order, so a reply to an earlier request was not just late.
+// served reports whether the client's publishing connection was in service between from and to: it answered at least three SETs by to that were
+// sent at from or later. These go through the session, the log and the connection in order, also behind what a new leader is given again, so a reply
+// to an earlier SET was not just late. A GET is read beside the log.
 func (d *deliveries) served(ops []*history.Op, client string, publishers int, from, to time.Duration) bool {
 	const some = 3
 	answered := 0
 	for _, o := range ops {
-		if o.Call < from || shard(o.Client, publishers) != shard(client, publishers) {
+		if o.Verb != history.Set || o.Call < from || shard(o.Client, publishers) != shard(client, publishers) {
 			continue
 		}
 		if replied, ever := d.replied[o.Correlation()]; ever && replied <= to {
