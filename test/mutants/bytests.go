@@ -43,6 +43,8 @@ func ByTests() []Tested {
 			" || has.last.term == want.last.term && has.last.index < want.last.index", ""),
 		tested("wal_not_erased", "cluster/wal", "TestCrashLeavesAcknowledgedEntriesAndNoOthers", "cluster/wal/log.go",
 			"} else if !l.clean {", "} else if false {"),
+		tested("wal_found_unsynced", "cluster/wal", "TestCrashLeavesAcknowledgedEntriesAndNoOthers", "cluster/wal/log.go",
+			"if err == nil && len(numbers) > 0 {", "if false {"),
 		tested("wal_names_not_synced", "cluster/wal", "TestCrashLeavesAcknowledgedEntriesAndNoOthers", "cluster/wal/segment.go",
 			"err = folder.Sync()", "err = nil"),
 		tested("touched_not_cleared", "mqttfront/mirror", "TestMessageOfADeletedKeyIsClearedAmongManyChanges", "mqttfront/mirror/pass.go",

@@ -23,8 +23,6 @@ func raftLog() []Mutant {
 		one("wal_unsynced", "entries are acknowledged before they are synced", "unexpected end, linearizable", "cluster/wal/log.go",
 			"\tif err := l.newest().file.Sync(); err != nil {\n\t\treturn err\n\t}\n\tl.mu.Lock()\n\tdefer",
 			"\tl.mu.Lock()\n\tdefer").shownBy("power failure", "kill all"),
-		one("wal_found_unsynced", "a log that is opened counts as synced", "unexpected end, linearizable", "cluster/wal/log.go",
-			"if err == nil && len(numbers) > 0 {", "if false {").shownBy("power failure", "kill -9", "kill all"),
 	}
 }
 
