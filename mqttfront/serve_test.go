@@ -19,7 +19,7 @@ import (
 
 // fakeBroker accepts connections and keeps what is published on them.
 type fakeBroker struct {
-	request *packets.Publish // is sent to whoever subscribes to requests; nil for none
+	request *packets.Publish // the broker sends it to the client that subscribes to requests; nil for none
 
 	mu        sync.Mutex
 	connects  int

@@ -13,7 +13,8 @@ type Config struct {
 	// DedupMargin is for how long after a request has expired a copy of it gets the same answer.
 	DedupMargin time.Duration
 	// MaxAge is how long ago the broker may have received a write with an identity for it to be executed. MaxUnexpiredAge is
-	// the same for one whose message expiry is not over. mqttfront.New sets both.
+	// the same for one whose message expiry is not over. A reply that the broker does not acknowledge is given up after
+	// MaxAge, too. mqttfront.New sets both.
 	MaxAge, MaxUnexpiredAge time.Duration
 	// OverloadAge is how long a request may wait from its arrival until it is submitted to the store. After that it is
 	// refused.

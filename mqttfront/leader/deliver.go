@@ -118,8 +118,6 @@ func (l *Leader) failed(r *Request, invalid bool) {
 func (l *Leader) answerLocked(r *Request, index uint64, result *fsm.Result) {
 	l.endProposalLocked(r)
 	now := time.Now()
-	r.state, r.queued = stateDelivering, now
-	l.delivering.add(r)
 	l.metrics.ObserveStage(metrics.StageCommit, now.Sub(r.began))
 	l.metrics.Answered(r.Command.Kind, result)
 	if result.Code == fsm.CodeNoReply {
@@ -127,11 +125,13 @@ func (l *Leader) answerLocked(r *Request, index uint64, result *fsm.Result) {
 		l.endLocked(r)
 		return
 	}
+	r.state, r.queued = stateDelivering, now
+	l.delivering.add(r)
 	if r.Command.Kind == fsm.KindKeyNotify && result.Code == fsm.CodeOK {
 		l.clients.subscribe(r.Command.Principal.ClientID, nil)
 	}
 	l.watermark.Add(index)
-	l.sendLocked(r.clientKey(), &publish.Output{Index: index, Request: &r.Request, Tag: r, Deadline: r.Deadline, Result: *result, Queued: now})
+	l.sendLocked(r.clientKey(), &publish.Output{Index: index, Request: &r.Request, Tag: r, Result: *result, Queued: now})
 }
 
 // notifyLocked sends the notifications of a change on their way. age is the time since the change.

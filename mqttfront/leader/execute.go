@@ -13,7 +13,7 @@ import (
 // executeLocked submits a request that has just come to the store, answers it directly, or ends it without a reply.
 //
 // A request is shed when it has waited for longer than Config.OverloadAge or when its client's share is used up. A write
-// with an identity that must not take effect any more (mustNotExecute) is refused in the log: only so no copy of it is
+// with an identity that has expired, or that is too old (Request.mayBeForgotten), is refused in the log: only so no copy of it is
 // executed behind later requests of its client. Other expired requests end.
 func (l *Leader) executeLocked(r *Request) {
 	now := time.Now()

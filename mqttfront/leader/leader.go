@@ -10,6 +10,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/mqttfront/metrics"
 	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/session"
 )
 
 // Store is the replicated state machine, as the front end uses it. If Propose or Read returns true, the tag comes back
@@ -28,9 +29,7 @@ type Store interface {
 	// View runs f with the state, never concurrently with Applied or Restored. Other Views and ReadDone may run at the same
 	// time.
 	View(f func(*fsm.Machine))
-	// HorizonAge and SetHorizon are those of session.Log.
-	HorizonAge() time.Duration
-	SetHorizon(age time.Duration)
+	session.Log
 	// SetPublished raises the delivery watermark: no reply or notification of an entry up to the log index is outstanding.
 	SetPublished(index uint64)
 }
@@ -123,7 +122,7 @@ func (l *Leader) admit(ctx context.Context, r *Request) {
 	if l.ended || ctx.Err() != nil {
 		return // the broker still has it
 	}
-	if r.Redelivered && r.isWrite() && r.Command.ID.IsZero() { // an earlier leader may have executed it, and nobody could tell
+	if r.Redelivered && r.isWrite() && r.Command.ID.IsZero() { // an earlier leader may have executed it, and the log does not know it
 		l.metrics.Dropped.WithLabelValues("outcome_unknown").Inc()
 		r.Done()
 		return

@@ -304,8 +304,8 @@ func TestReplyFieldsCoverTheFieldsOfAReply(t *testing.T) {
 	}
 	entry(0, fsm.Command{Kind: fsm.KindLeaderStart})
 	outcome := entry(1, fsm.Command{Kind: fsm.KindTxn, Operations: []fsm.Command{{Kind: fsm.KindSet, Key: []byte("k")}}})
-	r := wire.Request{ResponseTopic: "t", Correlation: []byte("c")}
-	encoded := mqttconn.AppendPublish(nil, wire.EncodeReply(&r, time.Now().Add(time.Hour), &outcome.Results[0], time.Now()))
+	r := wire.Request{ResponseTopic: "t", Correlation: []byte("c"), Deadline: time.Now().Add(time.Hour)}
+	encoded := mqttconn.AppendPublish(nil, wire.EncodeReply(&r, &outcome.Results[0], time.Now()))
 	if fields := len(encoded) - len("*1\r\n+OK\r\n") - 2; fields > replyFields-10 {
 		t.Errorf("%d bytes of a reply are neither payload, topic nor Correlation Data", fields)
 	}

@@ -107,7 +107,7 @@ const leftWhenExpired = time.Second
 
 // mayBeForgotten reports whether the dedup table may have forgotten an outcome of a write with an identity, because the broker
 // may have received the write so long ago. Such a write is answered if its outcome is known, and is not executed otherwise.
-// A message expiry that is not over shows that the write is younger than its own lifetime, up to maxUnexpiredAge.
+// A message expiry that is not over shows that the write is younger than its own lifetime, up to Config.MaxUnexpiredAge.
 func (r *Request) mayBeForgotten(config *Config) bool {
 	age := r.Arrived.Sub(r.ReceivedAfter)
 	return r.isRemembered() && age > config.MaxAge && (age > config.MaxUnexpiredAge || r.Deadline.Sub(r.Arrived) <= leftWhenExpired)

@@ -14,10 +14,9 @@ type Output struct {
 	Index  uint64 // index of its log entry; 0 if it has none
 	Queued time.Time
 
-	Request  *wire.Request // set for a reply
-	Deadline time.Time     // copy of Request.Deadline, which may still change
-	Result   fsm.Result
-	Tag      any // for the caller; this package does not use it
+	Request *wire.Request // set for a reply
+	Result  fsm.Result
+	Tag     any // for the caller; this package does not use it
 
 	Event    *fsm.Event // set for a notification
 	Receiver *fsm.Receiver
@@ -70,7 +69,7 @@ func (o *Output) shrink() bool {
 // Encode returns the packet of the output at a moment, or nil for a notification that is not worth delivering any more.
 func (o *Output) Encode(now time.Time) *packets.Publish {
 	if o.Event == nil {
-		return wire.EncodeReply(o.Request, o.Deadline, &o.Result, now)
+		return wire.EncodeReply(o.Request, &o.Result, now)
 	}
 	left := o.TTL - now.Sub(o.Queued)
 	if left <= 0 {

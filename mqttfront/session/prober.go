@@ -153,15 +153,11 @@ func (p *prober) returned(payload []byte, on *connection) (sent, horizon time.Ti
 	}
 	p.underWay = slices.Delete(p.underWay, 0, at+1)
 	now := time.Now()
-	p.returnedAt = now
-	if u.sent.After(p.delivered) {
-		p.delivered = u.sent
-	}
+	p.returnedAt, p.delivered = now, u.sent // of those before it none counts any more, so delivered never goes back
 	if u.connection == on && u.horizon.After(p.horizon) {
 		p.horizon, horizon = u.horizon, u.horizon
 	}
-	age := now.Sub(u.sent)
-	p.env.Metrics.probe.Observe(age.Seconds())
+	p.env.Metrics.probe.Observe(now.Sub(u.sent).Seconds())
 	return u.sent, horizon, true
 }
 

@@ -103,8 +103,7 @@ func (s *session) DeliveringSince() time.Time {
 	return s.status.subscribed()
 }
 
-// Silence returns how long the session has been down or, while it is up, has delivered nothing. While it is up, Silence is 0 until nothing has arrived for 1.5
-// probe intervals, and as long as Handler.Blocked returns true.
+// Silence returns how long the session has been down or, while it is up, has delivered nothing (status.silence).
 func (s *session) Silence(now time.Time) time.Duration { return s.status.silence(now) }
 
 // setStatus notes what the session is doing, and returns whether it was up.

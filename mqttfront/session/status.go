@@ -8,7 +8,7 @@ import (
 
 // status has the state of a session's connection, and the time of the last message that the broker sent on it. All methods are safe for concurrent use.
 type status struct {
-	blocked       func() bool // whether this node has stopped reading, because Receive blocks; nil: never
+	blocked       func() bool // whether this node waits with what came; nil: never
 	probeInterval time.Duration
 	created       time.Time
 	lastMessage   atomic.Int64 // nanoseconds since created

@@ -108,6 +108,6 @@ func BenchmarkEncodeReply(b *testing.B) {
 	result := fsm.Result{Code: fsm.CodeOK}
 	var encoded []byte
 	for b.Loop() {
-		encoded = mqttconn.AppendPublish(encoded[:0], EncodeReply(&r, r.Deadline, &result, now))
+		encoded = mqttconn.AppendPublish(encoded[:0], EncodeReply(&r, &result, now))
 	}
 }

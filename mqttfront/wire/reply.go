@@ -44,12 +44,12 @@ func (p *packet) setExpiry(left time.Duration) {
 	p.properties.MessageExpiry = &p.expiry
 }
 
-// EncodeReply returns the packet that answers a request at the time now. The reply expires at the deadline, if there is one.
-func EncodeReply(r *Request, deadline time.Time, result *fsm.Result, now time.Time) *packets.Publish {
+// EncodeReply returns the packet that answers a request at the time now. The reply expires when the request does.
+func EncodeReply(r *Request, result *fsm.Result, now time.Time) *packets.Publish {
 	p := newPublish(r.ResponseTopic, nil)
 	p.properties.CorrelationData = r.Correlation
-	if !deadline.IsZero() {
-		p.setExpiry(deadline.Sub(now))
+	if !r.Deadline.IsZero() {
+		p.setExpiry(r.Deadline.Sub(now))
 	}
 	status := "200"
 	if r.UnsupportedVersion != "" {
