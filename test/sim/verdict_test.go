@@ -59,29 +59,33 @@ func TestDamageNeedsVotersThatAllKnow(t *testing.T) {
 	}
 }
 
-// A request counts as unanswered only if its publishing connection answered three requests that were sent later. Replies leave a connection in order, so
-// its reply is then not just late.
+// A request counts as unanswered only if its publishing connection answered three SETs that were
+// sent later. Replies leave a connection in order, so its reply is then not just late. A GET is read
+// beside the log, and shows nothing.
 func TestUnansweredNeedsOthersThatWereAnswered(t *testing.T) {
 	const publishers = 2
 	same, other := "c", "d"
 	for shard(same, publishers) == shard(other, publishers) {
 		other += "d"
 	}
+	set, get := history.Set, history.Get
 	for name, test := range map[string]struct {
+		verb          history.Verb
 		client        string
 		call, replied time.Duration
 		want          bool
 	}{
-		"sent later, and answered":         {same, 2 * time.Second, 3 * time.Second, true},
-		"sent before":                      {same, time.Second / 2, 3 * time.Second, false},
-		"answered too late":                {same, 2 * time.Second, 7 * time.Second, false},
-		"by another publishing connection": {other, 2 * time.Second, 3 * time.Second, false},
+		"sent later, and answered":         {set, same, 2 * time.Second, 3 * time.Second, true},
+		"GETs":                             {get, same, 2 * time.Second, 3 * time.Second, false},
+		"sent before":                      {set, same, time.Second / 2, 3 * time.Second, false},
+		"answered too late":                {set, same, 2 * time.Second, 7 * time.Second, false},
+		"by another publishing connection": {set, other, 2 * time.Second, 3 * time.Second, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDeliveries()
 			var ops []*history.Op
 			for i := range 3 {
-				o := &history.Op{Number: i + 1, Client: test.client, Call: test.call}
+				o := &history.Op{Number: i + 1, Verb: test.verb, Client: test.client, Call: test.call}
 				ops = append(ops, o)
 				d.publish("clients/c/services/statestore/_any_/command/invoke/response", []byte(o.Correlation()), test.replied)
 			}
