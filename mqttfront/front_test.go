@@ -71,7 +71,7 @@ func arrive(f *Front, payload, correlation string) {
 	p := &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &paho.PublishProperties{
 		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), User: paho.UserProperties{{Key: "__srcId", Value: "c"}},
 	}}
-	f.receiver.Receive(context.Background(), mqttconn.Message{Publish: p}, session.Arrival{At: time.Now(), ReceivedAfter: time.Now()}, func() {})
+	f.receiver.Receive(context.Background(), mqttconn.Message{Publish: p}, session.Arrival{At: time.Now(), ReceivedAfter: time.Now(), SentAfter: time.Now()}, func() {})
 }
 
 func TestFrontConfigErrorsNameTheField(t *testing.T) {

@@ -191,7 +191,7 @@ func now() session.Arrival { return read(0) }
 // read returns the arrival of what was read some time ago, and was received just before.
 func read(ago time.Duration) session.Arrival {
 	at := time.Now().Add(-ago)
-	return session.Arrival{At: at, ReceivedAfter: at}
+	return session.Arrival{At: at, ReceivedAfter: at, SentAfter: at}
 }
 
 // noQuestion takes every message for a request of a client.

@@ -74,7 +74,7 @@ func (c *Receiver) CoalescingDelay() time.Duration { return c.admission.Coalesci
 
 // decodeAndAdmit decodes what was received, and takes it in.
 func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrival session.Arrival, done func()) {
-	r := &Request{Arrived: arrival.At, ReceivedAfter: arrival.ReceivedAfter, Redelivered: message.Redelivered}
+	r := &Request{Arrived: arrival.At, ReceivedAfter: arrival.ReceivedAfter, SentAfter: arrival.SentAfter, Redelivered: message.Redelivered}
 	origin := c.driver.Origin(message.Publish)
 	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrival.At, origin.QoS, &r.Request)
 	if reason != "" {

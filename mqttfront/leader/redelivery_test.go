@@ -30,11 +30,12 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 
 // † A write that the broker may have received long ago is not executed: the dedup table may have forgotten its outcome. Up to
 // MaxUnexpiredAge a message expiry shows that it is younger. One second left shows nothing: EMQX delivers an expired message
-// with one second left. The DUP flag shows nothing either: a broker that was killed brings back what was acknowledged.
+// with one second left. Nor does what was left when the broker sent it, to a node that was stopped before it read. The DUP flag shows nothing either: a broker that was killed brings back what was acknowledged.
 func TestWriteThatMayBeForgottenIsNotExecuted(t *testing.T) {
 	for name, test := range map[string]struct {
 		age      time.Duration
-		left     uint32 // seconds; 0 is no message expiry
+		left     uint32        // seconds, when the broker sent it; 0 is no message expiry
+		waited   time.Duration // since the broker may have sent it
 		executed bool
 	}{
 		"young":                                {age: 59 * time.Second, executed: true},
@@ -42,6 +43,8 @@ func TestWriteThatMayBeForgottenIsNotExecuted(t *testing.T) {
 		"old":                                  {age: 61 * time.Second},
 		"old, one second left":                 {age: 61 * time.Second, left: 1},
 		"old, two seconds left":                {age: 61 * time.Second, left: 2, executed: true},
+		"old, waited longer in the socket":     {age: 61 * time.Second, left: 10, waited: 10 * time.Second},
+		"old, waited in the socket":            {age: 61 * time.Second, left: 10, waited: 8 * time.Second, executed: true},
 		"within MaxUnexpiredAge, an hour left": {age: 719 * time.Second, left: 3600, executed: true},
 		"beyond MaxUnexpiredAge, an hour left": {age: 721 * time.Second, left: 3600},
 	} {
@@ -49,14 +52,13 @@ func TestWriteThatMayBeForgottenIsNotExecuted(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, DUP %v", name, again), func(t *testing.T) {
 				f, s := newNode(t)
 				serve(f)
-				f.leader.known.version = fsm.VersionProlong // from this version on the log has silent refusals
 				m := message(del, "0123456789abcdef", nil)
 				m.Redelivered = again
 				if test.left != 0 {
 					m.Properties.MessageExpiry = &test.left
 				}
 				arrival := now()
-				arrival.ReceivedAfter = arrival.At.Add(-test.age)
+				arrival.ReceivedAfter, arrival.SentAfter = arrival.At.Add(-test.age), arrival.At.Add(-test.waited)
 				f.receiver.decodeAndAdmit(t.Context(), m, arrival, func() {})
 				want := fsm.KindReject
 				if test.executed {

@@ -10,11 +10,13 @@ import (
 type Request struct {
 	wire.Request
 	Arrived time.Time // when it was taken from the connection
-	// ReceivedAfter is a moment after which the broker received it. It may be long before.
-	ReceivedAfter time.Time
-	Expires       time.Time // when it expires, unless its message expires earlier
-	Done          func()    // acknowledges the message to the broker
-	Redelivered   bool      // the DUP flag: the broker may have sent it before
+	// ReceivedAfter is a moment after which the broker received it, and SentAfter one after which the broker sent it. They
+	// may be long before.
+	ReceivedAfter, SentAfter time.Time
+
+	Expires     time.Time // when it expires, unless its message expires earlier
+	Done        func()    // acknowledges the message to the broker
+	Redelivered bool      // the DUP flag: the broker may have sent it before
 
 	leadership uint64 // the number of the Leader that has it
 
@@ -107,8 +109,10 @@ const leftWhenExpired = time.Second
 
 // mayBeForgotten reports whether the dedup table may have forgotten an outcome of a write with an identity, because the broker
 // may have received the write so long ago. Such a write is answered if its outcome is known, and is not executed otherwise.
-// A message expiry that is not over shows that the write is younger than its own lifetime, up to Config.MaxUnexpiredAge.
+// A message expiry that is not over shows that the write is younger than its own lifetime, up to Config.MaxUnexpiredAge. What
+// was left of it when the broker sent the write may be over: this node may have been stopped before it read.
 func (r *Request) mayBeForgotten(config *Config) bool {
-	age := r.Arrived.Sub(r.ReceivedAfter)
-	return r.isRemembered() && age > config.MaxAge && (age > config.MaxUnexpiredAge || r.Deadline.Sub(r.Arrived) <= leftWhenExpired)
+	age, waited := r.Arrived.Sub(r.ReceivedAfter), r.Arrived.Sub(r.SentAfter)
+	left := r.Deadline.Sub(r.Arrived) - waited
+	return r.isRemembered() && age > config.MaxAge && (age > config.MaxUnexpiredAge || left <= leftWhenExpired)
 }

@@ -59,6 +59,9 @@ type Log interface {
 type Arrival struct {
 	At            time.Time // when it was read
 	ReceivedAfter time.Time // the broker received it after this moment, which may be long before
+	// SentAfter is a moment after which the broker sent it, with the message expiry that was left then. It may have waited
+	// in the socket since: a node can be stopped for minutes.
+	SentAfter time.Time
 }
 
 // Handler takes what the cluster's session brings. All methods are safe for concurrent use.

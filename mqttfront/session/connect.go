@@ -46,9 +46,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 		}
 		return "", fmt.Errorf("connect as %s: %w", s.clientID, err)
 	}
-	if !connack.SessionPresent {
-		c.setReceivedAfter(began)
-	}
+	c.begin(began, connack.SessionPresent)
 	if s.confirm != nil { // a node that was paused on its way to the broker must not read what the leader is given
 		if err := s.confirm(dialing); err != nil {
 			c.close()

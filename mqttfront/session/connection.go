@@ -29,11 +29,11 @@ type connection struct {
 	unreturned  atomic.Int32  // probes that the broker has acknowledged, and not delivered, since its last message on this connection
 
 	mu sync.Mutex // guards the fields below
-	// receivedAfter is a moment after which the broker received what arrives now. It begins at the horizon, or at the CONNECT
-	// if the broker had no session, and moves to when each probe was sent that returns.
-	receivedAfter time.Time
-	unsent        []returnedProbe // probes that returned on this connection and whose PUBACK was not written, in order
-	acknowledged  time.Time       // when the newest probe was sent whose PUBACK was written; zero if there is none
+	// receivedAfter is a moment after which the broker received what arrives now, and sentAfter one after which it sent that.
+	// They begin at the horizon and at the CONNECT, and both move to when each probe was sent that returns.
+	receivedAfter, sentAfter time.Time
+	unsent                   []returnedProbe // probes that returned on this connection and whose PUBACK was not written, in order
+	acknowledged             time.Time       // when the newest probe was sent whose PUBACK was written; zero if there is none
 }
 
 // returnedProbe is a probe that returned.
@@ -165,20 +165,35 @@ func (c *connection) received(message mqttconn.Message) {
 		done()
 	default:
 		c.mu.Lock()
-		arrival.ReceivedAfter = c.receivedAfter
+		arrival.ReceivedAfter, arrival.SentAfter = c.receivedAfter, c.sentAfter
 		c.mu.Unlock()
 		c.handler.Receive(c.handlerCtx, message, arrival, done)
 		c.status.recordMessage() // Receive may have blocked: that was no silence of the broker
 	}
 }
 
-// setReceivedAfter moves the moment after which the broker received what arrives now, but never back.
-func (c *connection) setReceivedAfter(moment time.Time) {
+// begin notes when CONNECT was sent. A broker that had no session has received nothing before.
+func (c *connection) begin(connect time.Time, sessionPresent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if moment.After(c.receivedAfter) {
-		c.receivedAfter = moment
+	c.sentAfter = connect
+	if !sessionPresent {
+		c.receivedAfter = later(c.receivedAfter, connect)
 	}
+}
+
+// probeReturned notes when a probe was sent that has returned: the broker received, and sent, what follows it after that.
+func (c *connection) probeReturned(sent time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.receivedAfter, c.sentAfter = later(c.receivedAfter, sent), later(c.sentAfter, sent)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // handleProbe handles a message on the probe topic. ack is its number in acks.
@@ -187,7 +202,7 @@ func (c *connection) handleProbe(payload []byte, ack uint64) {
 	if !ok || !c.bringsRequests() {
 		return
 	}
-	c.setReceivedAfter(sent)
+	c.probeReturned(sent)
 	c.mu.Lock()
 	c.unsent = append(c.unsent, returnedProbe{ack, sent})
 	if len(c.unsent) > maxUnderWay {

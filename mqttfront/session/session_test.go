@@ -98,6 +98,7 @@ func connected(t *testing.T, s *session) (c *connection, receive func(topic stri
 		traits: s.traits, subscribed: s.subscribed, receivedAfter: s.horizon(), handlerCtx: t.Context(), reason: make(chan error, 1),
 		acks: mqttconn.NewAcks(conn), confirmed: make(chan struct{}),
 	}
+	c.begin(time.Now(), true)
 	close(c.confirmed)
 	number := uint16(0)
 	return c, func(topic string, payload []byte) {
@@ -206,16 +207,18 @@ func TestSessionWhoseSubscriptionIsLostConnectsAgain(t *testing.T) {
 }
 
 // What comes before the first probe of a connection was received after the horizon in the log. What comes behind a probe that
-// returned was received after that was sent. Messages of others on the topic of the probes show nothing.
+// returned was received, and sent, after that was sent. Messages of others on the topic of the probes show nothing.
 func TestArrivalsAreBoundedByProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, handler, log := newCluster(nil)
 		c, receive := connected(t, s.session)
+		connect := time.Now()
 		expect := func(after time.Time, when string) {
 			t.Helper()
 			receive(topics.Invoke, nil)
-			if got := handler.arrivals[len(handler.arrivals)-1]; !got.ReceivedAfter.Equal(after) || !got.At.Equal(time.Now()) {
-				t.Errorf("%s: received after %v, want %v", when, got.ReceivedAfter, after)
+			got := handler.arrivals[len(handler.arrivals)-1]
+			if !got.ReceivedAfter.Equal(after) || !got.SentAfter.Equal(later(after, connect)) || !got.At.Equal(time.Now()) {
+				t.Errorf("%s: received after %v, want %v; sent after %v", when, got.ReceivedAfter, after, got.SentAfter)
 			}
 		}
 		horizon := log.horizon
