@@ -17,13 +17,13 @@ import (
 func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
-	testwait.Until(t, "the version is in force", func() bool { return n.Status().State.Version >= fsm.VersionPinNonVoter })
+	testwait.Until(t, "the version is in force", func() bool { return n.Status().State.Version == fsm.Version })
 	leader(t, startMember(t, network, "m1", servers("m1"), memoryStores()))
 	if err := n.Membership().Add(t.Context(), "m1", true); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("a node with a cluster of its own: %v", err)
 	}
 	fresh := startMember(t, network, "n2", nil, memoryStores())
-	old := []byte(`{"id":"n2","address":"n2","version":1}`)
+	old := []byte(`{"id":"n2","address":"n2","version":0}`)
 	if _, err := n.Handle(t.Context(), peer.Caller{ID: "n1"}, peer.MethodJoin, old); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("an old node: %v", err)
 	}
@@ -83,7 +83,7 @@ func TestSnapshotSucceedsRightAfterAMembershipChange(t *testing.T) {
 func TestRemovedNonVoterStaysOut(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
-	testwait.Until(t, "the version is in force", func() bool { return n.Status().State.Version >= fsm.VersionPinNonVoter })
+	testwait.Until(t, "the version is in force", func() bool { return n.Status().State.Version == fsm.Version })
 	fresh := startMember(t, network, "n2", nil, memoryStores())
 	if err := n.Membership().Add(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)

@@ -61,7 +61,7 @@ func (n *Node) start(config Config, observer Observer) error {
 		maxClockOffset: config.MaxClockOffset, election: config.Timing.Election, lastIndex: n.self.raft.LastIndex, exit: n.env.exit, leaderChanged: n.env.Metrics.leaderChanges.Inc, log: n.env.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: start, sameBroker: n.sameBroker,
 	}
 	n.offerer = offer.New(config.Offer, offer.Environment{
-		Offered: n.env.Stores.Offered, Settings: n.self.settings, Version: n.self.version, Serving: n.commands.serving,
+		Offered: n.env.Stores.Offered, Settings: n.self.settings, Serving: n.commands.serving,
 		Behind: n.memberWatch.behind, Execute: n.commands.execute, CallLeader: n.self.callLeader, Log: n.env.Log,
 		AutoTotalBytes: func() (int64, bool) { return peers.AutoTotalBytes(n.env.AutoTotalBytes) },
 	})

@@ -44,7 +44,7 @@ func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 		return fmt.Errorf("%w: %w", peer.ErrRefused, err)
 	}
 	inForce := s.state.Status().Version
-	if inForce < fsm.VersionRestore || status.Version > inForce {
+	if status.Version > inForce {
 		return fmt.Errorf("%w: version %d of the log is in force, and the snapshot is of %d: upgrade every member first", peer.ErrRefused, inForce, status.Version)
 	}
 	if err := s.checkFits(&status); err != nil {

@@ -310,7 +310,6 @@ func TestVerifyFindsAReplicaThatDiffers(t *testing.T) {
 func TestRestoreIsTheSameOnEveryMember(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	testwait.Until(t, "every member is known to know how", func() bool { return n.Status().State.Version >= fsm.VersionRestore })
 	for i := range 2000 {
 		if !n.Propose(set(fmt.Sprint("k", i), string(make([]byte, 1000))), nil) {
 			t.Fatal("not taken up")
@@ -352,7 +351,6 @@ func TestRestoreIsTheSameOnEveryMember(t *testing.T) {
 // † A snapshot with more than the limits in force allow is refused before it goes into the log: a small file can hold gigabytes.
 func TestRestoreThatDoesNotFitIsRefused(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
-	testwait.Until(t, "it is known to know how", func() bool { return n.Status().State.Version >= fsm.VersionRestore })
 	for i := range 20 {
 		n.must(t, set(fmt.Sprint("k", i), string(make([]byte, 1<<20))))
 	}

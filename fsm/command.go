@@ -29,7 +29,7 @@ const (
 	KindStage          Kind = 16 // one part of a snapshot to restore: Value at Offset; Nonce names the restore
 	KindRestore        Kind = 17 // the keys become those of the snapshot that was staged under the nonce
 	KindScan           Kind = 18 // the key is a pattern, the value a continuation token; never in the log
-	KindTxn            Kind = 19 // all of the operations, or none; the log must not hold it before VersionTxn
+	KindTxn            Kind = 19 // all of the operations, or none
 )
 
 // IsRead reports whether a command of the kind only reads.
@@ -50,7 +50,7 @@ const (
 	Always          Condition = 0
 	IfAbsent        Condition = 1 // NX
 	IfAbsentOrEqual Condition = 2 // NEX: absent, or equal to Expected
-	IfVersion       Condition = 3 // IFVER, also of a DEL: the key exists and has ExpectedVersion; the log must not hold it before VersionIfVersion
+	IfVersion       Condition = 3 // IFVER, also of a DEL: the key exists and has ExpectedVersion
 )
 
 // Dialect is the syntax of replies and notifications that a client expects, where the documented protocol and the client libraries differ.
@@ -95,8 +95,7 @@ type Command struct {
 	Error     ErrorCode
 	LateError ErrorCode
 
-	// Pattern says that the key of a KeyNotify, a KeyNotifyStop or a WatchEnd is a pattern, and all keys that match it are meant. The log must not hold
-	// it before VersionPatternWatch.
+	// Pattern says that the key of a KeyNotify, a KeyNotifyStop or a WatchEnd is a pattern, and all keys that match it are meant.
 	Pattern bool
 
 	// Oversize says that a key or value was over the limit and is left out. The request fails with ErrorQuota, even if the limits have been raised since.
@@ -138,38 +137,10 @@ type Command struct {
 // IsRemembered reports whether the outcome of the command is remembered under its ID.
 func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && !c.Kind.IsRead() }
 
-// NoOp returns a command that changes nothing and whose result nobody reads: it only has a place in the log. Every version knows it.
+// NoOp returns a command that changes nothing and whose result nobody reads: it only has a place in the log.
 func NoOp() Command { return Command{Kind: KindGet} }
 
-// ForVersion returns the command as the log may hold it while an older version is in force. A command that the version does not know becomes a
-// KindInvalid with the error that builds of that version answer. For them an unknown option of SET or KEYNOTIFY is a syntax error, DEL and KEYNOTIFY STOP
-// take no further arguments, and TXN is an unknown command.
-func (c *Command) ForVersion(version uint32) Command {
-	before := *c
-	switch {
-	case c.Condition == IfVersion && version < VersionIfVersion:
-		before.Error = ErrorSyntax
-		if c.Kind == KindDel {
-			before.Error = ErrorArguments
-		}
-	case c.Pattern && version < VersionPatternWatch:
-		before.Error = ErrorSyntax
-		if c.Kind == KindKeyNotifyStop { // GLOB STOP is one argument more than KEYNOTIFY had
-			before.Error = ErrorArguments
-		}
-	case c.Kind == KindTxn && version < VersionTxn:
-		before.Error, before.CaseError = ErrorUnknownCommand, NoError
-		before.Operations, before.MaxReply, before.Timestamp, before.Token = nil, 0, hlc.Timestamp{}, hlc.Timestamp{}
-	default:
-		return before
-	}
-	before.Kind, before.Key, before.Value, before.Pattern, before.Oversize = KindInvalid, nil, nil, false, false
-	before.Condition, before.ExpectedVersion = Always, hlc.Timestamp{}
-	return before
-}
-
 // Refusal returns a Reject of this command. The command must have an ID. After a silent refusal the store answers neither the request nor its copies.
-// The log must not hold a silent refusal before VersionProlong.
 func (c *Command) Refusal(silent bool) Command {
 	return Command{Kind: KindReject, Rejected: []Rejection{{
 		ID: c.ID, ClientID: c.Principal.ClientID, Lifetime: c.Lifetime, Dialect: c.Dialect, Silent: silent,
@@ -183,7 +154,7 @@ type Rejection struct {
 	ClientID string
 	Lifetime int64 // milliseconds for which the outcome is remembered
 	Dialect  Dialect
-	Silent   bool // the log must not hold it before VersionProlong
+	Silent   bool
 }
 
 // Floor has a lower bound for each clock: an Advance raises the clocks to at least these values.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -38,42 +37,37 @@ func TestCopiesTakeEffectOnce(t *testing.T) {
 	}
 }
 
-// † A copy prolongs its outcome from VersionProlong on: another member's session may deliver the same copy later. Members that apply the same log forget
-// the same outcomes, restored from a snapshot or not.
+// † A copy prolongs its outcome: the broker may deliver the same copy again later. Members that apply the
+// same log forget the same outcomes, restored from a snapshot or not.
 func TestCopyProlongsItsOutcome(t *testing.T) {
-	for _, version := range []uint32{VersionProlong - 1, VersionProlong} {
-		t.Run(fmt.Sprintf("version %d", version), func(t *testing.T) {
-			l := newLeader(t)
-			l.do(Command{Kind: KindAdvance, Version: version})
-			set := l.set("k", "1", id(l.newID()))
-			l.do(set)
-			l.pass(170_000)
-			l.want("a copy within the lifetime", l.do(set), CodeOK, NoError)
-			if got := l.m.RemembersFor(set.ID, set.Lifetime); got != (version >= VersionProlong) {
-				t.Errorf("version %d: remembered for its lifetime: %v", version, got)
-			}
-			restored, applied := New(), len(l.log)
-			if err := restored.Restore(bytes.NewReader(l.snapshot())); err != nil {
-				t.Fatal(err)
-			}
-			for _, pass := range []int64{11_500, 160_000, 20_000} {
-				l.pass(pass)
-				if _, _, known := l.m.Remembered(set.ID); known != (version >= VersionProlong && pass != 20_000) {
-					t.Errorf("version %d, %d ms later: remembered %v", version, pass, known)
-				}
-			}
-			for _, entry := range l.log[applied:] {
-				if _, err := restored.Apply(entry.index, entry.term, entry.data); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if !bytes.Equal(snapshotOf(t, restored), l.snapshot()) {
-				t.Errorf("version %d: a member that was restored has another state", version)
-			}
-			if count := l.m.Status().Remembered; count != 0 || l.m.dedup.byExpiry.Len() != 0 {
-				t.Errorf("version %d: %d outcomes are left, in %d lists", version, count, l.m.dedup.byExpiry.Len())
-			}
-		})
+	l := newLeader(t)
+	set := l.set("k", "1", id(l.newID()))
+	l.do(set)
+	l.pass(170_000)
+	l.want("a copy within the lifetime", l.do(set), CodeOK, NoError)
+	if !l.m.RemembersFor(set.ID, set.Lifetime) {
+		t.Error("not remembered for the lifetime of the copy")
+	}
+	restored, applied := New(), len(l.log)
+	if err := restored.Restore(bytes.NewReader(l.snapshot())); err != nil {
+		t.Fatal(err)
+	}
+	for _, pass := range []int64{11_500, 160_000, 20_000} {
+		l.pass(pass)
+		if _, _, known := l.m.Remembered(set.ID); known != (pass != 20_000) {
+			t.Errorf("%d ms later: remembered %v", pass, known)
+		}
+	}
+	for _, entry := range l.log[applied:] {
+		if _, err := restored.Apply(entry.index, entry.term, entry.data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(snapshotOf(t, restored), l.snapshot()) {
+		t.Error("a member that was restored has another state")
+	}
+	if count := l.m.Status().Remembered; count != 0 || l.m.dedup.byExpiry.Len() != 0 {
+		t.Errorf("%d outcomes are left, in %d lists", count, l.m.dedup.byExpiry.Len())
 	}
 }
 
@@ -158,7 +152,7 @@ func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 
 // The state machine remembers a silent refusal as an outcome, and gives no answer to the request or to its copies.
 func TestSilentRefusalIsRememberedAndUnanswered(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	done, late := l.set("k", "1", id(l.newID())), l.set("k", "2", id(l.newID()))
 	first := l.do(done)
 	for range 2 {

@@ -17,7 +17,7 @@ type Entry struct {
 	Published  uint64 // delivery watermark: no reply or notification up to this index is outstanding
 	StorageLow bool   // the leader, or a member that answered its last poll, is short of disk space
 	// HorizonAge is how long before this entry, in milliseconds of cluster time, the horizon was: the moment after which the
-	// broker received all that it has not seen acknowledged. At least 1; 0 says nothing new. Not before VersionHorizon.
+	// broker received all that it has not seen acknowledged. At least 1; 0 says nothing new.
 	HorizonAge int64
 	Commands   []Command
 }

@@ -96,9 +96,7 @@ func (m *Machine) mayMake(command *Command) bool {
 // prolong extends the dedup entry to this copy's lifetime: another member may receive this copy after the first lifetime has
 // ended.
 func (m *Machine) prolong(earlier dedupEntry, lifetime int64) {
-	if m.logVersion >= VersionProlong {
-		m.dedup.prolong(earlier, m.now+lifetime)
-	}
+	m.dedup.prolong(earlier, m.now+lifetime)
 }
 
 // recordRefusal remembers a refusal as the outcome of a request, in the reserve of the dedup table (the part that only refusals use). If the reserve is full,

@@ -30,7 +30,7 @@ func exportAll(t fataler, m *Machine, pattern *glob.Pattern) (keys []KeyInfo, pa
 
 // An export has each key once, in byte order, with its value, version, time to live and fencing token. Expired keys are left out.
 func TestExportHasEachKeyOnce(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	l.do(l.set("plain", "v"))
 	l.do(l.set("expiring", "w", ttl(1000)))
 	l.do(l.set("gone", "x", ttl(10)))
@@ -69,7 +69,7 @@ func TestExportPagesAreBounded(t *testing.T) {
 		"behind a prefix": {2500, 1, 1, "k0000[0-4]*"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLeaderOf(t, Version)
+			l := newLeader(t)
 			l.configure(func(s *Settings) { s.Limits.ValueBytes, s.Limits.TotalBytes, s.Limits.Keys = 4<<20, 1<<30, 1<<20 })
 			value := strings.Repeat("v", test.size)
 			for from := 0; from < test.keys; from += 1000 {
@@ -102,7 +102,7 @@ func TestExportPagesAreBounded(t *testing.T) {
 // For every pattern, an export has the keys that a SCAN of an unrestricted client has. Neither has a key that is not valid UTF-8.
 func TestExportMatchesScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := newLeaderOf(t, Version)
+		l := newLeader(t)
 		for _, key := range rapid.SliceOfN(rapid.StringMatching(`[ab/]{1,4}`), 0, 20).Draw(t, "keys") {
 			l.do(l.set(key, "v"))
 		}

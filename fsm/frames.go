@@ -56,8 +56,7 @@ func appendMeta(b []byte, m *Machine) []byte {
 	b = appendUint(b, 15, m.staged.nonce)
 	b = appendUint(b, 17, m.scanSecret) // field 16, the parts of an unfinished restore, is in frames of its own
 	b = appendUint(b, 18, m.storeID)
-	b = appendUint(b, 19, m.olderSnapshotsID)
-	return appendUint(b, 20, uint64(m.horizon))
+	return appendUint(b, 19, uint64(m.horizon))
 }
 
 func (m *Machine) readMeta(r *reader) {
@@ -100,8 +99,6 @@ func (m *Machine) readMeta(r *reader) {
 		case 18:
 			m.storeID = r.uint()
 		case 19:
-			m.olderSnapshotsID = r.uint()
-		case 20:
 			m.horizon = r.int()
 		default:
 			r.unknown("Meta")

@@ -18,7 +18,6 @@ type testLeader struct {
 	number  uint64
 	elapsed int64
 	wall    int64
-	version uint32 // the version of the log that the next start puts in force
 	ids     uint64
 	log     []logged
 }
@@ -30,11 +29,9 @@ type logged struct {
 
 const startWall = 1_696_374_425_000
 
-// newLeader returns a leader of a new store in which version 1 of the log is in force.
-func newLeader(t testing.TB) *testLeader { return newLeaderOf(t, 1) }
-
-func newLeaderOf(t fataler, version uint32) *testLeader {
-	l := &testLeader{t: t, m: New(), wall: startWall, version: version}
+// newLeader returns a leader of a new store.
+func newLeader(t fataler) *testLeader {
+	l := &testLeader{t: t, m: New(), wall: startWall}
 	l.start()
 	return l
 }
@@ -59,7 +56,7 @@ func (l *testLeader) start() {
 	l.t.Helper()
 	l.term++
 	l.number, l.elapsed = 0, 0
-	l.append(&Entry{Commands: []Command{{Kind: KindLeaderStart, Nonce: l.term * 7, Version: l.version}}})
+	l.append(&Entry{Commands: []Command{{Kind: KindLeaderStart, Nonce: l.term * 7, Version: Version}}})
 }
 
 func (l *testLeader) append(entry *Entry) *EntryOutcome {

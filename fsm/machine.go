@@ -30,13 +30,12 @@ type Machine struct {
 	staged staged
 	pinned []string // raft ids of the pinned non-voters, ascending; never changed in place
 
-	// scanSecret is the secret of the continuation tokens of SCAN. It is the nonce of the first leadership in which VersionScan was in force; 0 before
-	// that. A KindRestore replaces it by the secret of the restored snapshot, if the snapshot has one.
+	// storeID identifies this store in its snapshots: the cluster times of two stores cannot be compared.
+	// It is the nonce of the first leadership, and never changes.
+	storeID uint64
+	// scanSecret is the secret of the continuation tokens of SCAN. It is the nonce of the first leadership,
+	// too, until a KindRestore replaces it by the secret of the restored snapshot.
 	scanSecret uint64
-	// storeID identifies this store in its snapshots: the cluster times of two stores cannot be compared. It is the nonce of the leadership in which
-	// VersionStoreID came into force; 0 before that. olderSnapshotsID identifies this store's older snapshots, which have no storeID. It is the scanSecret at the
-	// moment when VersionStoreID came into force: a snapshot from before that has only its scanSecret. Neither changes later.
-	storeID, olderSnapshotsID uint64
 
 	values      values
 	watches     watches
@@ -108,21 +107,14 @@ func (m *Machine) lead(term uint64, command *Command) {
 	m.staged = staged{} // a restore through the log (KindStage, KindRestore) has to begin again
 	m.leader = leadership{term: term, start: m.now, nonce: command.Nonce}
 	m.raiseVersion(command.Version)
+	if m.storeID == 0 {
+		m.storeID, m.scanSecret = command.Nonce, command.Nonce
+	}
 	m.mixIntoStateHash('L', term, command.Nonce)
 }
 
 // raiseVersion puts a version of the log in force.
-func (m *Machine) raiseVersion(version uint32) {
-	m.logVersion = max(m.logVersion, version)
-	if m.logVersion >= VersionScan && m.scanSecret == 0 {
-		m.scanSecret = m.leader.nonce
-		m.mixIntoStateHash('T', m.scanSecret)
-	}
-	if m.logVersion >= VersionStoreID && m.storeID == 0 {
-		m.storeID, m.olderSnapshotsID = m.leader.nonce, m.scanSecret
-		m.mixIntoStateHash('I', m.storeID, m.olderSnapshotsID)
-	}
-}
+func (m *Machine) raiseVersion(version uint32) { m.logVersion = max(m.logVersion, version) }
 
 // isNext reports whether an entry is the next of the current leadership. It rejects entries of other terms, entries from before the
 // LeaderStart, and entries after a gap in the numbers.

@@ -65,7 +65,7 @@ func (l *testLeader) follow(copied map[string]string, outcome *EntryOutcome) {
 func TestMirroredKeysAreWhatChanged(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		l := newLeaderOf(t, VersionMirrors)
+		l := newLeader(t)
 		l.configure(func(s *Settings) {
 			s.Mirrors = []Mirror{{Keys: "a[0-4]", Topic: "low/"}, {Keys: "a*", Topic: "a/"}, {Keys: "?7", Topic: "seven/"}}
 		})
@@ -102,7 +102,7 @@ func TestMirroredKeysAreWhatChanged(t *testing.T) {
 }
 
 func TestFirstMirrorThatMatchesShowsTheKey(t *testing.T) {
-	l := newLeaderOf(t, VersionMirrors)
+	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Mirrors = []Mirror{{Keys: "line/*", Topic: "lines/"}, {Keys: "*", Topic: "all/"}} })
 	for name, test := range map[string]struct {
 		key, topic string
@@ -124,7 +124,7 @@ func TestFirstMirrorThatMatchesShowsTheKey(t *testing.T) {
 
 // A call of ScanMirrored ends early if it takes many comparisons to find the mirrors of its keys.
 func TestScanOfMirrorsIsBounded(t *testing.T) {
-	l := newLeaderOf(t, VersionMirrors)
+	l := newLeader(t)
 	l.configure(func(s *Settings) {
 		for i := range MaxMirrors {
 			s.Mirrors = append(s.Mirrors, Mirror{Keys: fmt.Sprintf("*[a-é][a-é][a-é][a-é][a-é]z*%d?q", i), Topic: "t/"})
@@ -144,25 +144,13 @@ func TestScanOfMirrorsIsBounded(t *testing.T) {
 
 // A key that has expired and is not removed yet is absent for its mirror, too.
 func TestDueKeyIsNotShown(t *testing.T) {
-	l := newLeaderOf(t, VersionMirrors)
+	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Mirrors = []Mirror{{Keys: "*", Topic: "all/"}} })
 	l.apply(l.set("k", "v", ttl(10)))
 	found, _ := l.m.values.find([]byte("k"))
 	l.m.now = found.deadline
 	if shown, ok := l.m.Mirrored("k"); !ok || shown.Exists || len(l.shown()) != 0 {
 		t.Errorf("%+v, %v, %v", shown, ok, l.shown())
-	}
-}
-
-// Before VersionMirrors is in force, settings go into the log without mirrors, because older members do not know them.
-func TestMirrorsWaitForTheirVersion(t *testing.T) {
-	settings := DefaultSettings()
-	settings.Mirrors = []Mirror{{Keys: "*", Topic: "all/"}}
-	if older := settings.ForVersion(VersionMirrors - 1); older.Mirrors != nil {
-		t.Errorf("%+v", older.Mirrors)
-	}
-	if same := settings.ForVersion(VersionMirrors); len(same.Mirrors) != 1 {
-		t.Errorf("%+v", same.Mirrors)
 	}
 }
 
@@ -178,7 +166,7 @@ func TestMirrorsThatNoMemberCanReadAreRefused(t *testing.T) {
 					mirrors[i].Keys = "*"
 				}
 			}
-			l := newLeaderOf(t, VersionMirrors)
+			l := newLeader(t)
 			settings := DefaultSettings()
 			settings.Mirrors = mirrors
 			data := AppendEntry(nil, &Entry{Term: l.term, Number: 1, Wall: l.wall, Commands: []Command{{Kind: KindConfigure, Settings: &settings}}})
@@ -193,7 +181,7 @@ func TestMirrorsThatNoMemberCanReadAreRefused(t *testing.T) {
 func BenchmarkSetWithMirrors(b *testing.B) {
 	for _, count := range []int{0, 1, MaxMirrors} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			l := newLeaderOf(b, VersionMirrors)
+			l := newLeader(b)
 			l.configure(func(s *Settings) {
 				for i := range count {
 					s.Mirrors = append(s.Mirrors, Mirror{Keys: fmt.Sprintf("lines/%d/*", i), Topic: "lines/"})

@@ -16,7 +16,6 @@ import (
 // model is the store as a reader of the protocol page would write it down: maps, scans, no cleverness. It shares no code with
 // the machine beyond commands, timestamps and the texts of errors.
 type model struct {
-	version        uint32 // of the log, in force
 	now, wall      int64
 	leaderStart    int64 // cluster time when the leader began
 	clock, counter int64 // of the last version
@@ -101,10 +100,8 @@ func (m *model) notify(told *[]string, key, what, version string) {
 
 func (m *model) execute(c *Command, told *[]string) string {
 	if d, ok := m.done[c.ID]; ok && c.Kind != KindGet {
-		if m.version >= VersionProlong {
-			d.until = max(d.until, m.now+c.Lifetime)
-			m.done[c.ID] = d
-		}
+		d.until = max(d.until, m.now+c.Lifetime)
+		m.done[c.ID] = d
 		return d.reply
 	}
 	reply := m.run(c, told)
@@ -335,8 +332,8 @@ func drawOf(t *rapid.T, wall int64, kinds ...Kind) Command {
 
 func TestMachineAgreesWithTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &model{version: drawVersion(rt), keys: map[string]modelValue{}, watching: map[modelWatch]bool{}, done: map[RequestID]modelDone{}}
-		l := newLeaderOf(rt, m.version)
+		m := &model{keys: map[string]modelValue{}, watching: map[modelWatch]bool{}, done: map[RequestID]modelDone{}}
+		l := newLeader(rt)
 		for range rapid.IntRange(1, 40).Draw(rt, "entries") {
 			if rapid.IntRange(0, 15).Draw(rt, "leader") == 0 {
 				m.leaderStart = m.now
@@ -387,23 +384,17 @@ func (m *model) drawExpected(t *rapid.T, c *Command) {
 	}
 }
 
-// drawVersion draws the version of the log that is in force.
-func drawVersion(t *rapid.T) uint32 {
-	return rapid.SampledFrom([]uint32{1, Version}).Draw(t, "version")
-}
-
 // drawLog draws a log as leaders that come and go would write it. Some entries skip numbers, or repeat one, or are of an earlier leader: a machine
 // ignores them.
 func drawLog(t *rapid.T) []logged {
 	var log []logged
-	version := drawVersion(t)
 	term, number, elapsed, wall := uint64(0), uint64(0), int64(0), int64(startWall)
 	for i := range rapid.IntRange(1, 40).Draw(t, "length") {
 		entry := &Entry{Term: term, Number: number + 1, Elapsed: elapsed, Wall: wall, Published: rapid.Uint64Range(0, uint64(i)).Draw(t, "published")}
 		switch {
 		case i == 0 || rapid.IntRange(0, 9).Draw(t, "start") == 0:
 			term, number, elapsed = term+1, 0, 0
-			entry = &Entry{Commands: []Command{{Kind: KindLeaderStart, Nonce: term, Version: version}}}
+			entry = &Entry{Commands: []Command{{Kind: KindLeaderStart, Nonce: term, Version: Version}}}
 		case rapid.IntRange(0, 9).Draw(t, "out of turn") == 0:
 			switch rapid.IntRange(0, 2).Draw(t, "how") {
 			case 0:

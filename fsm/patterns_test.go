@@ -34,7 +34,7 @@ func (l *testLeader) wantNotified(name string, outcome *EntryOutcome, want ...st
 }
 
 func TestPatternWatchNotifiesOfEachMatchingKey(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	l.want("watch", l.do(watchingPattern("a", "line/*/temp")), CodeOK, NoError)
 	l.want("another client", l.do(watchingPattern("b", "*")), CodeOK, NoError)
 	l.wantNotified("changes", l.apply(
@@ -54,7 +54,7 @@ func TestPatternWatchNotifiesOfEachMatchingKey(t *testing.T) {
 }
 
 func TestClientIsNotifiedOnceOfAChange(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	latest := watchingPattern("a", "k*")
 	latest.Dialect = SDK
 	l.apply(watchingPattern("a", "*"), watching("a", "key"), watching("b", "key"), watching("b", "*"))
@@ -67,7 +67,7 @@ func TestClientIsNotifiedOnceOfAChange(t *testing.T) {
 }
 
 func TestPatternWatchIsRefusedOrMatchesNothing(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	for name, test := range map[string]struct {
 		client, pattern string
 		want            ErrorCode
@@ -95,7 +95,7 @@ func TestPatternWatchIsRefusedOrMatchesNothing(t *testing.T) {
 // The bounds count what a change may cost: each character beyond ASCII beside a '?' between two stars weighs as much as
 // 8 patterns of stars and literals.
 func TestPatternWatchesAreBounded(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	fill := func(client string, count int) {
 		var commands []Command
 		for i := range count {
@@ -126,7 +126,7 @@ func TestPatternWatchesAreBounded(t *testing.T) {
 // A restore brings no more patterns than the bounds allow.
 func TestRestoreKeepsTheBoundsOfPatterns(t *testing.T) {
 	full := func(client string) *testLeader {
-		l := newLeaderOf(t, Version)
+		l := newLeader(t)
 		var commands []Command
 		for i := range maxPatternWeightPerClient {
 			commands = append(commands, watchingPattern(client, fmt.Sprintf("%s-%d/*", client, i)))
@@ -147,7 +147,7 @@ func TestRestoreKeepsTheBoundsOfPatterns(t *testing.T) {
 
 // In a pattern with a wildcard each character takes memory of its own. That memory counts towards Limits.WatchBytes.
 func TestMemoryOfPatternsIsBounded(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.WatchBytes = 32 << 10 })
 	l.want("a literal", l.do(watchingPattern("a", strings.Repeat("k", 1000))), CodeOK, NoError)
 	l.want("the same with a wildcard", l.do(watchingPattern("b", "?"+strings.Repeat("k", 999))), CodeError, ErrorQuota)
@@ -155,7 +155,7 @@ func TestMemoryOfPatternsIsBounded(t *testing.T) {
 
 // A pattern by itself needs no right. Whether its client may read a key is decided when the key changes, by the policy of that moment.
 func TestPatternWatchShowsOnlyWhatItsClientMayRead(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	allow := func(keys ...string) {
 		rules, err := policy.Compile([]policy.Rule{
 			{ClientIDs: []string{"writer"}, Resources: []policy.Resource{{Access: policy.Write, Keys: []string{"*"}}}},
@@ -192,7 +192,7 @@ func TestPatternWatchShowsOnlyWhatItsClientMayRead(t *testing.T) {
 }
 
 func TestWatchesOfAPatternEndWithTheirClient(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	watch := watchingPattern("a", "*")
 	watch.BrokerTime = 10
 	l.do(watch)
@@ -209,7 +209,7 @@ func TestWatchesOfAPatternEndWithTheirClient(t *testing.T) {
 // A notification without a subscriber ends those watches of its client that the key matches and that were made or renewed at least watchGrace before the
 // change.
 func TestNotificationWithoutSubscriberEndsPatternWatches(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	l.apply(watchingPattern("a", "k*"), watchingPattern("a", "other"), watching("a", "key"), watchingPattern("b", "*"))
 	l.pass(watchGrace + 1)
 	event := l.apply(l.set("key", "1")).Events[0]
@@ -226,7 +226,7 @@ func TestNotificationWithoutSubscriberEndsPatternWatches(t *testing.T) {
 
 // An operator ends one watch, and none of the patterns that its key matches.
 func TestOperatorEndsOneWatch(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	l.apply(watchingPattern("a", "k*"), watching("a", "k*"), watching("a", "key"))
 	for _, one := range []struct {
 		ended WatchInfo
@@ -249,7 +249,7 @@ func TestOperatorEndsOneWatch(t *testing.T) {
 // FindKey shows operators the clients that a change of the key would notify. ListWatches shows the watches page by page. A key and a pattern may have the
 // same text.
 func TestListOfWatchesHasKeysAndPatterns(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	l.apply(l.set("*", "v"), watching("a", "*"), watchingPattern("a", "*"), watchingPattern("b", "*"), watching("c", "*"), watching("a", "x"))
 	info, _ := l.m.FindKey("*")
 	if got := fmt.Sprint(info.Watchers); got != "[{a 0} {b 0} {c 0}]" {
@@ -282,7 +282,7 @@ func TestExpiryOfWatchedKeysIsBounded(t *testing.T) {
 		"heavy patterns": {"*" + strings.Repeat("?", maxPatternWeightPerClient/8-1) + "b*"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLeaderOf(t, Version)
+			l := newLeader(t)
 			for i := range maxPatternWeight / maxPatternWeightPerClient {
 				own := patterns
 				for n := range maxPatternWeightPerClient {
@@ -378,7 +378,7 @@ func TestPatternIndexAgreesWithALookAtAll(t *testing.T) {
 func BenchmarkSetBesidePatternWatches(b *testing.B) {
 	for _, patterns := range []int{0, 10, 10_000} {
 		b.Run(fmt.Sprint(patterns, " patterns"), func(b *testing.B) {
-			l := newLeaderOf(b, Version)
+			l := newLeader(b)
 			for i := range patterns {
 				l.do(watchingPattern(fmt.Sprint("c", i%100), fmt.Sprintf("site-%d/*/state", i)))
 			}

@@ -55,7 +55,7 @@ func (m *Machine) restoreStaged(command *Command) Result {
 	if err := readSnapshot(bytes.NewReader(data), restored.readFrame); err != nil {
 		return Result{Code: CodeError, Error: ErrorSyntax}
 	}
-	if m.logVersion >= VersionForeignTTL && m.isForeign(restored) {
+	if restored.storeID != m.storeID {
 		restored.rebaseTo(m.now)
 	}
 	m.postpone(max(0, restored.now-m.now))
@@ -78,23 +78,11 @@ func (m *Machine) restoreStaged(command *Command) Result {
 	if !m.configured {
 		m.setSettings(restored.settings, restored.configured)
 	}
-	if restored.scanSecret != 0 { // tokens of the store that was backed up stay valid
+	if restored.scanSecret != 0 { // a snapshot of a store that had a leader: its tokens stay valid
 		m.scanSecret = restored.scanSecret
 	}
 	m.mixIntoStateHash('R', xxhash.Sum64(data), uint64(m.now), uint64(m.clock.Wall), m.clock.Counter)
 	return Result{Code: CodeOK}
-}
-
-// isForeign reports whether a snapshot is of another store. Before VersionStoreID is in force, the scanSecret identifies a store. That is
-// not exact: a restore replaces the scanSecret, so a second snapshot of the same foreign store does not count as foreign.
-func (m *Machine) isForeign(restored *Machine) bool {
-	if m.logVersion < VersionStoreID {
-		return restored.scanSecret != 0 && restored.scanSecret != m.scanSecret
-	}
-	if restored.storeID == 0 { // an older snapshot
-		return restored.scanSecret != 0 && restored.scanSecret != m.olderSnapshotsID
-	}
-	return restored.storeID != m.storeID
 }
 
 // rebaseTo shifts all times in m, which is read from another store's snapshot, so that its cluster time becomes now and all remaining times stay. Each

@@ -108,21 +108,16 @@ func TestOutcomesAndWatchesDoNotAgeByARestore(t *testing.T) {
 // to live that was left, and outcomes and watches stay. In a backup of the same store they have aged.
 func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 	for name, test := range map[string]struct {
-		version uint32
-		term    uint64 // decides the id of the store
-		times   int    // how often the backup is restored
-		raised  bool   // VersionStoreID comes into force at both before the last restore, with a new backup
-		kept    bool
+		term  uint64 // decides the id of the store
+		times int    // how often the backup is restored
+		kept  bool
 	}{
-		"another store":                             {VersionStoreID, 10, 1, false, true},
-		"another store again":                       {VersionStoreID, 10, 2, false, true},
-		"another store, before it has an id":        {VersionForeignTTL, 10, 1, false, true},
-		"another store again, when both have an id": {VersionForeignTTL, 10, 2, true, true},
-		"this store":                                {VersionStoreID, 0, 1, false, false},
-		"an older log":                              {VersionForeignTTL - 1, 10, 1, false, false},
+		"another store":       {10, 1, true},
+		"another store again": {10, 2, true},
+		"this store":          {0, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			young := newLeaderOf(t, test.version)
+			young := newLeader(t)
 			id := young.newID()
 			lock := young.set("lock", "me", func(c *Command) { c.TTL, c.ID = 60_000, id })
 			young.do(lock)
@@ -130,16 +125,11 @@ func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 			young.pass(10_000)
 			backup := young.snapshot()
 
-			old := &testLeader{t: t, m: New(), wall: young.wall, version: test.version, term: test.term}
+			old := &testLeader{t: t, m: New(), wall: young.wall, term: test.term}
 			old.start()
 			old.configure(func(s *Settings) { s.WatchTTL = 120_000 })
 			old.pass(864_000_000)
-			for restore := range test.times {
-				if test.raised && restore == test.times-1 {
-					young.do(Command{Kind: KindAdvance, Version: VersionStoreID})
-					old.do(Command{Kind: KindAdvance, Version: VersionStoreID})
-					backup = young.snapshot()
-				}
+			for range test.times {
 				old.stageAll(backup, 7, MaxStageBytes)
 				if r := old.do(Command{Kind: KindRestore, Nonce: 7, Offset: uint64(len(backup))}); r.Code != CodeOK {
 					t.Fatalf("%+v", r)

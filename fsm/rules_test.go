@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -126,45 +125,6 @@ func TestIfVersionLooksAtTheVersionOnly(t *testing.T) {
 		t.Error("a key that is gone has a version")
 	}
 	l.want("SET of nothing", l.do(l.set("k", "w", ifVersion(current))), CodeNotApplied, NoError)
-}
-
-// Before its log version is in force, a new command or option becomes the error that an older member answers.
-func TestNewCommandsAreErrorsBeforeTheirVersion(t *testing.T) {
-	command := Command{Kind: KindSet, ID: RequestID{1}, Key: []byte("k"), Value: []byte("v"), Lifetime: 7, Condition: IfVersion, ExpectedVersion: hlc.Timestamp{Wall: 1, NodeID: "n"}}
-	before := command.ForVersion(VersionIfVersion - 1)
-	if want := (Command{Kind: KindInvalid, ID: RequestID{1}, Lifetime: 7, Error: ErrorSyntax}); !reflect.DeepEqual(before, want) {
-		t.Errorf("%+v", before)
-	}
-	if same := command.ForVersion(VersionIfVersion); !reflect.DeepEqual(same, command) {
-		t.Errorf("%+v", same)
-	}
-	for name, test := range map[string]struct {
-		kind Kind
-		want ErrorCode
-	}{"KEYNOTIFY GLOB": {KindKeyNotify, ErrorSyntax}, "KEYNOTIFY GLOB STOP": {KindKeyNotifyStop, ErrorArguments}} {
-		t.Run(name, func(t *testing.T) {
-			watch := Command{Kind: test.kind, Key: []byte("a*"), Pattern: true}
-			if before := watch.ForVersion(VersionPatternWatch - 1); !reflect.DeepEqual(before, Command{Kind: KindInvalid, Error: test.want}) {
-				t.Errorf("%+v", before)
-			}
-			if same := watch.ForVersion(VersionPatternWatch); !reflect.DeepEqual(same, watch) {
-				t.Errorf("%+v", same)
-			}
-		})
-	}
-	txn := transaction()
-	if before, want := txn.ForVersion(VersionTxn-1), (Command{
-		Kind: KindInvalid, ID: txn.ID, Principal: txn.Principal, Dialect: SDK, Unidentified: true, Error: ErrorUnknownCommand,
-	}); !reflect.DeepEqual(before, want) {
-		t.Errorf("%+v", before)
-	}
-	if same := txn.ForVersion(VersionTxn); !reflect.DeepEqual(same, txn) {
-		t.Errorf("%+v", same)
-	}
-	always := Command{Kind: KindSet, Key: []byte("k")}
-	if same := always.ForVersion(1); !reflect.DeepEqual(same, always) {
-		t.Errorf("%+v", same)
-	}
 }
 
 // A key refuses fencing tokens that are smaller than its last one, until the key is gone. Each row builds on the rows before.
@@ -370,18 +330,6 @@ func TestClientWithItsShareOfWatchesGetsNoMore(t *testing.T) {
 	l.want("room again", watch("greedy", "c"), CodeOK, NoError)
 }
 
-// Before VersionClientShares is in force, settings go into the log without the clients' shares, because older members do not know them.
-func TestSettingsBeforeClientShares(t *testing.T) {
-	settings := DefaultSettings()
-	settings.Limits.WatchesPerClient, settings.Limits.DedupPerClient = 1, 2
-	if older := settings.ForVersion(VersionClientShares - 1); older.Limits != DefaultSettings().Limits {
-		t.Errorf("%+v", older.Limits)
-	}
-	if same := settings.ForVersion(VersionClientShares); same.Limits != settings.Limits {
-		t.Errorf("%+v", same.Limits)
-	}
-}
-
 func TestDialectFollowsSettingAndRequest(t *testing.T) {
 	l := newLeader(t)
 	for name, rule := range map[string]struct {
@@ -454,7 +402,7 @@ func TestApplyStopsAtWhatItCannotRead(t *testing.T) {
 
 // The quota holds for a SET whose condition on the version is met, and comes after that condition.
 func TestQuotaComesAfterTheConditionOnTheVersion(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.TotalBytes = 10 })
 	set := l.do(l.set("k", "v"))
 	version, _ := set.Version()
@@ -468,7 +416,7 @@ func TestQuotaComesAfterTheConditionOnTheVersion(t *testing.T) {
 // † The horizon moves with the ages that entries carry, never back and never above now. A LeaderStart leaves it. A restore that
 // moves cluster time moves it as it moves the outcomes: no time passes in that jump.
 func TestHorizonNeverGoesBack(t *testing.T) {
-	l := newLeaderOf(t, VersionHorizon)
+	l := newLeader(t)
 	carry := func(elapsed, age int64) int64 {
 		l.number++
 		l.append(&Entry{Term: l.term, Number: l.number, Elapsed: elapsed, Wall: l.wall, HorizonAge: age})
@@ -483,7 +431,7 @@ func TestHorizonNeverGoesBack(t *testing.T) {
 	if got := l.m.Status().Horizon; got != 1299 {
 		t.Errorf("after a LeaderStart: %d", got)
 	}
-	ahead := newLeaderOf(t, VersionHorizon)
+	ahead := newLeader(t)
 	ahead.number++
 	ahead.append(&Entry{Term: ahead.term, Number: ahead.number, Elapsed: 5000, Wall: ahead.wall})
 	before := l.m.Status()

@@ -39,8 +39,6 @@ const MaxContinuationToken = 1 << 20
 
 func (m *Machine) checkScan(command *Command) ErrorCode {
 	switch {
-	case m.scanSecret == 0: // before VersionScan is in force: the answer of members that do not know SCAN
-		return ErrorUnknownCommand
 	case command.Oversize, len(command.Key) > glob.MaxSize:
 		return ErrorQuota
 	case len(command.Value) > MaxContinuationToken:

@@ -52,7 +52,7 @@ func (l *testLeader) setAll(keys ...string) {
 }
 
 func TestScanRejectsBadArguments(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	seal := newSealer(l.m.scanSecret).seal
 	valid := seal("key")
 	damaged := func(at int) []byte {
@@ -124,32 +124,22 @@ func FuzzToken(f *testing.F) {
 	})
 }
 
-// Until every member knows SCAN, all members answer that it is unknown: a token of one member has to be valid at another. The secret of the tokens
-// outlasts a leadership.
-func TestScanIsUnknownBeforeItsVersion(t *testing.T) {
-	l := newLeaderOf(t, VersionScan-1)
-	l.setAll("a")
-	if result := l.m.Read(scanOf("*", nil)); result.Error != ErrorUnknownCommand {
-		t.Errorf("%+v", result)
-	}
-	l.do(Command{Kind: KindAdvance, Version: VersionScan})
-	first := l.m.Read(scanOf("*", nil))
-	if first.Code != CodeKeys {
-		t.Fatalf("%+v", first)
-	}
+// The secret of the tokens outlasts a leadership: a client may keep a token.
+func TestTokensOutlastALeadership(t *testing.T) {
+	l := newLeader(t)
 	secret := l.m.scanSecret
 	l.start()
-	if l.m.scanSecret != secret {
-		t.Error("another leadership changes the secret, so tokens end with it")
+	if secret == 0 || l.m.scanSecret != secret {
+		t.Errorf("%d was the secret, and another leadership has %d", secret, l.m.scanSecret)
 	}
 }
 
 // Tokens of a store that was backed up are valid where the backup is restored.
 func TestTokensSurviveARestore(t *testing.T) {
-	from := newLeaderOf(t, Version)
+	from := newLeader(t)
 	from.setAll("a", "b")
 	token := newSealer(from.m.scanSecret).seal("a")
-	to := &testLeader{t: t, m: New(), wall: startWall, version: Version, term: 100}
+	to := &testLeader{t: t, m: New(), wall: startWall, term: 100}
 	to.start()
 	snapshot := from.snapshot()
 	to.do(Command{Kind: KindStage, Nonce: 3, Value: snapshot})
@@ -163,7 +153,7 @@ func TestTokensSurviveARestore(t *testing.T) {
 
 // A page does not keep the values of its keys in memory.
 func TestPageHasCopiesOfItsKeys(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	l.setAll("a", "b")
 	page := l.m.Read(scanOf("*", nil)).Page
 	found, _ := l.m.values.find([]byte("a"))
@@ -176,7 +166,7 @@ func TestPageHasCopiesOfItsKeys(t *testing.T) {
 }
 
 func TestScanPagesAreBounded(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	var many []string
 	for i := range 2*maxPageKeys + 1 {
 		many = append(many, fmt.Sprintf("many/%06d", i))
@@ -212,7 +202,7 @@ func TestScanPagesAreBounded(t *testing.T) {
 
 // A page ends after a number of keys were examined, even if few of them match. So an empty page with a token is possible.
 func TestScanOfASparsePatternGivesUpItsPage(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	for i := range 2*maxPageVisits + 10 {
 		l.apply(setOf(fmt.Sprintf("k/%07d", i)))
 	}
@@ -232,7 +222,7 @@ func TestScanOfASparsePatternGivesUpItsPage(t *testing.T) {
 
 // A page ends earlier if matching takes many steps.
 func TestScanIsBoundedBySteps(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	for i := range 8 {
 		l.setAll(fmt.Sprintf("%d%s", i, strings.Repeat("a", 60_000)))
 	}
@@ -247,7 +237,7 @@ func TestScanIsBoundedBySteps(t *testing.T) {
 
 // A page ends earlier if the policy takes many steps, too.
 func TestScanIsBoundedByStepsOfThePolicy(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	for i := range 8 {
 		l.setAll(fmt.Sprintf("%d%s", i, strings.Repeat("a", 60_000)))
 	}
@@ -267,7 +257,7 @@ func TestScanIsBoundedByStepsOfThePolicy(t *testing.T) {
 }
 
 func TestScanLeavesOutExpiredKeys(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	brief := setOf("a")
 	brief.TTL = 1000
 	l.do(brief)
@@ -280,7 +270,7 @@ func TestScanLeavesOutExpiredKeys(t *testing.T) {
 }
 
 func TestScanShowsOnlyWhatTheCallerMayRead(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	l.setAll("open/1", "mine/a/1", "mine/b/1", "secret/1")
 	compiled, err := policy.Compile([]policy.Rule{
 		{ClientIDs: []string{"*"}, Resources: []policy.Resource{{Access: policy.Read, Keys: []string{"open/*", "mine/{principal.clientId}/*"}}}},
@@ -314,7 +304,7 @@ func TestScanShowsOnlyWhatTheCallerMayRead(t *testing.T) {
 
 // A shortened page goes on after its last key.
 func TestShortenedPageGoesOnAfterItsLastKey(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	l.setAll("a", "b", "c")
 	page := l.m.Read(scanOf("*", nil)).Page
 	if page.First(3) != page {
@@ -329,7 +319,7 @@ func TestShortenedPageGoesOnAfterItsLastKey(t *testing.T) {
 
 // If a later version puts a SCAN into the log by mistake, replicas must not diverge: it is an error, as is any command that the machine does not execute.
 func TestScanInTheLogIsAnError(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	if result := l.do(*scanOf("*", nil)); result.Code != CodeError || result.Error != ErrorSyntax {
 		t.Errorf("%+v", result)
 	}
@@ -340,7 +330,7 @@ func TestScanInTheLogIsAnError(t *testing.T) {
 func TestScanIsCompleteWhileKeysChange(t *testing.T) {
 	name := rapid.StringMatching(`[ab]{1,2}(/[0-9é]{1,3})?`)
 	rapid.Check(t, func(t *rapid.T) {
-		l := newLeaderOf(t, Version)
+		l := newLeader(t)
 		l.setAll("a\xff", "\xc3") // never found
 		present := make(map[string]bool)
 		set := func(key string) {
@@ -404,7 +394,7 @@ func TestScanIsCompleteWhileKeysChange(t *testing.T) {
 }
 
 func BenchmarkScanPage(b *testing.B) {
-	l := newLeaderOf(b, Version)
+	l := newLeader(b)
 	for i := range 100_000 {
 		l.apply(setOf(fmt.Sprintf("line/%d/station/%06d/temperature", i%10, i)))
 	}

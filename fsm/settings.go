@@ -28,7 +28,7 @@ type Settings struct {
 	// NotificationExpiry is how long, in milliseconds, a notification is worth delivering.
 	NotificationExpiry int64
 	Policy             *policy.Policy // nil: authorization is off
-	// Mirrors has at most MaxMirrors. The log must not hold any before VersionMirrors.
+	// Mirrors has at most MaxMirrors.
 	Mirrors []Mirror
 }
 
@@ -42,7 +42,7 @@ type Limits struct {
 	WatchBytes   int64 // of all watches: keys, patterns and principals
 	DedupEntries int64 // number of remembered outcomes; a tenth is reserved for refusals
 	// WatchesPerClient and DedupPerClient bound what one client id may have. WatchesPerClient 0 is no limit. DedupPerClient is at most half of DedupEntries,
-	// and 0 means that half. The log must not hold either before VersionClientShares.
+	// and 0 means that half.
 	WatchesPerClient int64
 	DedupPerClient   int64 // number of remembered outcomes
 	// UnpublishedNotifications and UnpublishedBytes bound the notifications above the delivery watermark: their number and their bytes. Beyond a bound the
@@ -112,17 +112,6 @@ func appendSettings(b []byte, s *Settings) []byte {
 		b = appendMessage(b, 18, func(b []byte) []byte { return appendBytes(appendBytes(b, 1, mirror.Keys), 2, mirror.Topic) })
 	}
 	return appendBool(b, 19, s.TotalBytesAuto)
-}
-
-// ForVersion returns the settings without those that a version of the log does not know.
-func (s Settings) ForVersion(version uint32) Settings {
-	if version < VersionClientShares {
-		s.Limits.WatchesPerClient, s.Limits.DedupPerClient = 0, 0
-	}
-	if version < VersionMirrors {
-		s.Mirrors = nil
-	}
-	return s
 }
 
 func (r *reader) settings() *Settings {

@@ -62,7 +62,7 @@ func (m *Machine) Snapshot() *Snapshot {
 		state: Machine{
 			index: m.index, leader: m.leader, now: m.now, horizon: m.horizon, wall: m.wall, clock: m.clock, published: m.published,
 			logVersion: m.logVersion, hash: m.hash, settings: m.settings, configured: m.configured, pinned: m.pinned,
-			staged: m.staged, scanSecret: m.scanSecret, storeID: m.storeID, olderSnapshotsID: m.olderSnapshotsID,
+			staged: m.staged, scanSecret: m.scanSecret, storeID: m.storeID,
 		},
 		values:  values,
 		release: release,

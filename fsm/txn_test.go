@@ -29,7 +29,7 @@ func repliesIn(r Result) (all []string) {
 
 // All operations take effect at one index, with growing versions. Their events are in the order of the operations.
 func TestTransactionTakesEffectAsOne(t *testing.T) {
-	l := newLeaderOf(t, VersionTxn)
+	l := newLeader(t)
 	l.apply(l.set("a", "1"), l.set("b", "2"), l.set("c", "3"), watching("w", "a"), watching("w", "b"), watching("w", "new"))
 	outcome := l.apply(l.txn(l.set("new", "4"), l.set("a", "5"), getting("c"), getting("none"), del("b"), vdel("missing", "x")))
 	result := outcome.Results[0]
@@ -51,7 +51,7 @@ func TestTransactionTakesEffectAsOne(t *testing.T) {
 // A transaction changes nothing if an operation is refused or a condition is not met. A refused operation decides the result, even behind a condition that
 // is not met. Among several refused operations the first decides.
 func TestTransactionThatIsNotAppliedChangesNothing(t *testing.T) {
-	l := newLeaderOf(t, VersionTxn)
+	l := newLeader(t)
 	fenced := l.do(l.set("fenced", "1", token(l.wall)))
 	there := l.do(l.set("there", "1"))
 	for name, test := range map[string]struct {
@@ -93,7 +93,7 @@ func TestTransactionThatIsNotAppliedChangesNothing(t *testing.T) {
 
 // The fencing token and the timestamp of a transaction apply to each of its operations.
 func TestTransactionHasOneToken(t *testing.T) {
-	l := newLeaderOf(t, VersionTxn)
+	l := newLeader(t)
 	l.do(l.set("fenced", "1", token(l.wall)))
 	newer := l.txn(l.set("fenced", "2"), l.set("free", "2"))
 	newer.Token = hlc.Timestamp{Wall: l.wall + 1, NodeID: hlc.StoreNodeID}
@@ -106,7 +106,7 @@ func TestTransactionHasOneToken(t *testing.T) {
 
 // A quota holds for what all operations add together: what one deletes makes room for another.
 func TestQuotaHoldsForATransactionAsAWhole(t *testing.T) {
-	l := newLeaderOf(t, VersionTxn)
+	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.Keys, s.Limits.TotalBytes = 3, 100 })
 	l.apply(l.set("a", "1"), l.set("b", "2"))
 	l.want("two keys more", l.do(l.txn(l.set("c", "3"), l.set("d", "4"))), CodeError, ErrorQuota)
@@ -122,7 +122,7 @@ func TestQuotaHoldsForATransactionAsAWhole(t *testing.T) {
 
 // The policy decides about each operation.
 func TestPolicyDecidesAboutEachOperation(t *testing.T) {
-	l := newLeaderOf(t, VersionTxn)
+	l := newLeader(t)
 	rules, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"c"}, Resources: []policy.Resource{
 		{Access: policy.ReadWrite, Keys: []string{"mine"}}, {Access: policy.Read, Keys: []string{"theirs"}},
 	}}})
@@ -145,7 +145,7 @@ func TestPolicyDecidesAboutEachOperation(t *testing.T) {
 // † The outcome of a request is for those who may make it: somebody else who sends the same bytes, and for whom the broker vouches, learns
 // nothing.
 func TestOutcomeIsForThoseWhoMayMakeTheRequest(t *testing.T) {
-	l := newLeaderOf(t, VersionTxn)
+	l := newLeader(t)
 	rules, err := policy.Compile([]policy.Rule{
 		{ClientIDs: []string{"c", "deputy"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"mine"}}}},
 		{ClientIDs: []string{"eve"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"hers"}}}},
@@ -190,7 +190,7 @@ func resultsOf(results ...Result) []Result { return results }
 // † A transaction whose keys would have to be compared with too many patterns is refused: 128 keys of 4 KB and 1,000 patterns took every
 // member seconds.
 func TestCostOfATransactionIsBounded(t *testing.T) {
-	l := newLeaderOf(t, VersionTxn)
+	l := newLeader(t)
 	for i := range maxPatternWeightPerClient {
 		pattern := fmt.Sprintf("*%s%04d*", strings.Repeat("a", 50), i)
 		l.want("a watch", l.do(Command{Kind: KindKeyNotify, Pattern: true, Principal: client("w"), Key: []byte(pattern)}), CodeOK, NoError)
@@ -213,7 +213,7 @@ func TestCostOfATransactionIsBounded(t *testing.T) {
 
 // A transaction is refused if its reply would be larger than the broker accepts, or if it reads more than the greater of 256 KiB and Limits.ValueBytes.
 func TestReplyOfATransactionIsBounded(t *testing.T) {
-	l := newLeaderOf(t, VersionTxn)
+	l := newLeader(t)
 	l.apply(l.set("a", strings.Repeat("x", 3000)), l.set("b", strings.Repeat("x", 200<<10)), l.set("c", strings.Repeat("x", 200<<10)))
 	small := l.txn(getting("a"), l.set("n", "1"))
 	small.MaxReply = 3000
@@ -233,7 +233,7 @@ func TestReplyOfATransactionIsBounded(t *testing.T) {
 // A copy of a transaction gets the replies of the first, values included, whatever has changed since: from a replica that applied the log, from one that
 // was restored from a snapshot, and after a backup was restored.
 func TestCopyOfATransactionGetsTheSameReplies(t *testing.T) {
-	l := newLeaderOf(t, VersionTxn)
+	l := newLeader(t)
 	l.do(l.set("read", "before"))
 	transaction := l.txn(getting("read"), getting("none"), l.set("written", "1"), del("none2"))
 	transaction.ID = l.newID()
@@ -257,7 +257,7 @@ func TestCopyOfATransactionGetsTheSameReplies(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("restored", restored)
-	other := newLeaderOf(t, VersionTxn)
+	other := newLeader(t)
 	other.elapsed += 5000 // so that outcomes are postponed
 	other.do(other.set("k", "v", id(RequestID{99})))
 	other.do(Command{Kind: KindStage, Nonce: 9, Value: taken})
@@ -271,7 +271,7 @@ func TestCopyOfATransactionGetsTheSameReplies(t *testing.T) {
 
 // A remembered value is a copy. It does not keep the record of its key in memory.
 func TestRememberedValuesAreCopies(t *testing.T) {
-	l := newLeaderOf(t, VersionTxn)
+	l := newLeader(t)
 	l.do(l.set("read", "value"))
 	transaction := l.txn(getting("read"))
 	transaction.ID = l.newID()
@@ -284,7 +284,7 @@ func TestRememberedValuesAreCopies(t *testing.T) {
 
 // Values that are remembered have bounds, in all and for one client. Beyond them a transaction is refused, and the refusal is its outcome.
 func TestRememberedRepliesAreBounded(t *testing.T) {
-	l := newLeaderOf(t, VersionTxn)
+	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.ValueBytes = 8 << 20 })
 	l.do(l.set("large", strings.Repeat("x", 8<<20)))
 	read := func(name string) Command {
@@ -335,7 +335,7 @@ func TestRememberedWritesAreBounded(t *testing.T) {
 func BenchmarkTxn(b *testing.B) {
 	for _, operations := range []int{1, 4, 16} {
 		b.Run(fmt.Sprintf("%d SETs", operations), func(b *testing.B) {
-			l := newLeaderOf(b, VersionTxn)
+			l := newLeader(b)
 			transaction := l.txn()
 			for i := range operations {
 				transaction.Operations = append(transaction.Operations, l.set(fmt.Sprintf("key-%d", i), strings.Repeat("v", 100)))

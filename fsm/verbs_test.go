@@ -80,7 +80,7 @@ func verbs() []verb {
 func BenchmarkVerbs(b *testing.B) {
 	for _, v := range verbs() {
 		b.Run(v.name, func(b *testing.B) {
-			l := newLeaderOf(b, Version)
+			l := newLeader(b)
 			v.prepare(l)
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
@@ -96,7 +96,7 @@ func TestAllocationsOfVerbsAreBounded(t *testing.T) {
 	}
 	for _, v := range verbs() {
 		t.Run(v.name, func(t *testing.T) {
-			l := newLeaderOf(t, Version)
+			l := newLeader(t)
 			v.prepare(l)
 			n := 0
 			run := func() { v.run(l, n); n++ }

@@ -155,7 +155,7 @@ func TestWatchMadeAtTheTimeOfTheDisconnectEnds(t *testing.T) {
 
 // A repeated notification tells what a key has now, to one client, and only if a change would be told to it, too.
 func TestRepeatedNotificationTellsWhatIsThere(t *testing.T) {
-	l := newLeaderOf(t, Version)
+	l := newLeader(t)
 	l.do(l.set("line/1", "on"))
 	for _, w := range []Command{watching("a", "line/1"), watching("b", "line/2"), watchingPattern("c", "line/*"), watchingPattern("d", "none/*")} {
 		l.want("watch", l.do(w), CodeOK, NoError)

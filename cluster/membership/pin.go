@@ -34,9 +34,6 @@ func (m *Membership) pinFirst(ctx context.Context, id raft.ServerID) (undo func(
 
 // setPinned pins a member as a non-voter, or allows its promotion again.
 func (m *Membership) setPinned(ctx context.Context, id raft.ServerID, pinned bool) error {
-	if m.env.Version() < fsm.VersionPinNonVoter {
-		return fmt.Errorf("%w: every member must be upgraded before a member can be pinned as a non-voter", peer.ErrRefused)
-	}
 	command := fsm.Command{Kind: fsm.KindAllowPromotion, Key: []byte(id)}
 	if pinned {
 		command.Kind = fsm.KindPinNonVoter

@@ -2,7 +2,6 @@ package offer
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"reflect"
 	"slices"
@@ -29,16 +28,14 @@ func (o *Offer) encode(changed parts) []byte {
 }
 
 // parts is a set of parts of the settings. An offer replaces only the parts in its set. But a Configure command always carries all settings. So the leader,
-// and not the member that offers, fills in the other parts: a member that is catching up would bring back older settings. A leader with an older build
-// ignores the set and proposes the offer as it is.
+// and not the member that offers, fills in the other parts: a member that is catching up would bring back older settings.
 type parts uint64
 
 const (
-	policyPart       parts = 1 << iota // the policy
-	mirrorsPart                        // the mirrors
-	clientLimitsPart                   // the limits per client (WatchesPerClient and DedupPerClient); replaced only if the cluster has none
-	settingsPart                       // all settings but the policy and the mirrors, with the limits per client, also if the cluster has some
-	allParts               = policyPart | mirrorsPart | clientLimitsPart | settingsPart
+	policyPart   parts = 1 << iota // the policy
+	mirrorsPart                    // the mirrors
+	settingsPart                   // all settings but the policy and the mirrors
+	allParts           = policyPart | mirrorsPart | settingsPart
 	// whole stands for no set: all settings are replaced, and the policy unless the offer keeps it, without a merge.
 	whole parts = 0
 )
@@ -57,10 +54,6 @@ func (o *Offer) mergedWith(inForce fsm.Settings, changed parts) *Offer {
 		merged.Settings = o.Settings
 		merged.Settings.Mirrors, merged.Settings.Policy = inForce.Mirrors, inForce.Policy
 	}
-	if changed.has(clientLimitsPart) && !hasClientLimits(&merged.Settings.Limits) {
-		limits, wanted := &merged.Settings.Limits, &o.Settings.Limits
-		limits.WatchesPerClient, limits.DedupPerClient = wanted.WatchesPerClient, wanted.DedupPerClient
-	}
 	if changed.has(mirrorsPart) {
 		merged.Settings.Mirrors = o.Settings.Mirrors
 	}
@@ -68,15 +61,6 @@ func (o *Offer) mergedWith(inForce fsm.Settings, changed parts) *Offer {
 		merged.Settings.Policy = o.Settings.Policy
 	}
 	return &merged
-}
-
-func hasClientLimits(l *fsm.Limits) bool { return l.WatchesPerClient != 0 || l.DedupPerClient != 0 }
-
-// keepsOtherClientLimits reports whether the limits per client of the cluster stay in force in mergedWith, and differ from those of the offer.
-func (o *Offer) keepsOtherClientLimits(inForce *fsm.Limits, changed parts) bool {
-	wanted := &o.Settings.Limits
-	return changed.has(clientLimitsPart) && !changed.has(settingsPart) && hasClientLimits(inForce) &&
-		(inForce.WatchesPerClient != wanted.WatchesPerClient || inForce.DedupPerClient != wanted.DedupPerClient)
 }
 
 // totalBytes returns the limit on keys and values as an operator writes it.
@@ -119,13 +103,9 @@ func differences(here, inForce *fsm.Settings) (list []string) {
 	return list
 }
 
-// forVersion returns the offer without settings that a version of the log does not know.
-func (o Offer) forVersion(version uint32) *Offer {
-	o.Settings = o.Settings.ForVersion(version)
-	return &o
-}
-
-// fingerprint has hashes of an offer's parts. settings covers settingsPart and clientLimitsPart.
+// fingerprint has hashes of an offer's parts, by which a node knows what it offered last. They are of the
+// encoded settings, which leave out what is zero: a new setting must be zero by default, or else all
+// nodes of a new build make an offer.
 type fingerprint struct{ settings, policy, mirrors [sha256.Size]byte }
 
 func (o *Offer) fingerprint() (f fingerprint) {
@@ -143,35 +123,16 @@ func (o *Offer) fingerprint() (f fingerprint) {
 	return f
 }
 
-// offered is what a member stores of its last offer.
-type offered struct {
-	fingerprint
-	// version is the log version for which fingerprint.settings was made (see forVersion). At the first offer of a node it is
-	// fsm.Version, the newest that this build knows. It is 0 in what a build stored that did not record it.
-	version uint32
-}
+// bytes returns the encoding for the Store: the hashes of the settings, the policy and the mirrors.
+func (f *fingerprint) bytes() []byte { return slices.Concat(f.settings[:], f.policy[:], f.mirrors[:]) }
 
-// bytes returns the encoding for the Store: the hashes of the settings, the policy and the mirrors, and the version in big-endian order.
-func (o *offered) bytes() []byte {
-	return binary.BigEndian.AppendUint32(slices.Concat(o.settings[:], o.policy[:], o.mirrors[:]), o.version)
-}
-
-// readOffered decodes what bytes returned. Older builds stored three hashes without a version, and the oldest only two: they had no mirrors. ok is false for
-// data of any other length.
-func readOffered(data []byte) (o offered, ok bool) {
-	const hashes = 3 * sha256.Size
-	switch len(data) {
-	case 2 * sha256.Size:
-		none := (&Offer{}).fingerprint()
-		data = slices.Concat(data, none.mirrors[:])
-	case hashes:
-	case hashes + 4:
-		o.version = binary.BigEndian.Uint32(data[hashes:])
-	default:
-		return o, false
+// readFingerprint decodes what bytes returned. ok is false for data of any other length.
+func readFingerprint(data []byte) (f fingerprint, ok bool) {
+	if len(data) != 3*sha256.Size {
+		return f, false
 	}
-	copy(o.settings[:], data)
-	copy(o.policy[:], data[sha256.Size:])
-	copy(o.mirrors[:], data[2*sha256.Size:])
-	return o, true
+	copy(f.settings[:], data)
+	copy(f.policy[:], data[sha256.Size:])
+	copy(f.mirrors[:], data[2*sha256.Size:])
+	return f, true
 }

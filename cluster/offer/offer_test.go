@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,7 +23,6 @@ import (
 type fake struct {
 	remembered []byte // the member's last offer, as it is stored
 	inForce    *fsm.Settings
-	version    uint32
 	serving    bool
 	leader     *fake // receives this member's offers; nil drops them
 	executed   []fsm.Command
@@ -42,7 +40,7 @@ func (f *fake) Save(data []byte) error {
 
 func (f *fake) env() Environment {
 	return Environment{
-		Offered: f, Version: func() uint32 { return f.version }, Serving: func() bool { return f.serving },
+		Offered: f, Serving: func() bool { return f.serving },
 		Behind: func() bool { return false },
 		Settings: func() (fsm.Settings, bool) {
 			if f.inForce == nil {
@@ -84,8 +82,8 @@ func withKeys(keys int64) Offer {
 
 // memoryOf returns what a member stores after an offer.
 func memoryOf(offer Offer) []byte {
-	o := offered{offer.fingerprint(), fsm.Version}
-	return o.bytes()
+	f := offer.fingerprint()
+	return f.bytes()
 }
 
 func mustOffer(t *testing.T, o *Offerer) {
@@ -97,7 +95,7 @@ func mustOffer(t *testing.T, o *Offerer) {
 
 // A member that offers the same again changes nothing: another one may have changed the settings since.
 func TestOfferIsMadeOnce(t *testing.T) {
-	f := &fake{version: fsm.Version, serving: true}
+	f := &fake{serving: true}
 	mustOffer(t, New(withKeys(5), f.env()))
 	other := fsm.DefaultSettings()
 	other.Limits.Keys = 7
@@ -119,7 +117,7 @@ func TestOfferIsMadeOnce(t *testing.T) {
 func TestAutoTotalBytesFollowsTheLeastMemory(t *testing.T) {
 	auto := withKeys(5)
 	auto.Settings.TotalBytesAuto, auto.Settings.Limits.TotalBytes = true, 0
-	f := &fake{version: fsm.Version, serving: true, memory: 1000}
+	f := &fake{serving: true, memory: 1000}
 	o := New(auto, f.env())
 	mustOffer(t, o)
 	for _, step := range []struct {
@@ -174,7 +172,7 @@ func TestAutoTotalBytesFollowsTheLeastMemory(t *testing.T) {
 func TestMemberWithoutAMemoryChangesNothing(t *testing.T) {
 	other := fsm.DefaultSettings()
 	other.Limits.Keys = 7
-	f := &fake{version: fsm.Version, serving: true, inForce: &other}
+	f := &fake{serving: true, inForce: &other}
 	mustOffer(t, New(withKeys(5), f.env()))
 	if len(f.executed) != 0 || f.remembered == nil {
 		t.Errorf("%d offers, remembered: %v", len(f.executed), f.remembered != nil)
@@ -187,7 +185,7 @@ func TestOnlyWhatChangedIsOffered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fake{version: fsm.Version, serving: true}
+	f := &fake{serving: true}
 	o := New(withKeys(5), f.env())
 	mustOffer(t, o)
 	other := fsm.DefaultSettings()
@@ -217,7 +215,7 @@ func TestRemovedPolicyFileIsNoProposal(t *testing.T) {
 	}
 	withPolicy, keepsPolicy := withKeys(5), withKeys(5)
 	withPolicy.Settings.Policy, keepsPolicy.KeepPolicy = compiled, true
-	f := &fake{version: fsm.Version, serving: true, inForce: &withPolicy.Settings, remembered: memoryOf(withPolicy)}
+	f := &fake{serving: true, inForce: &withPolicy.Settings, remembered: memoryOf(withPolicy)}
 	mustOffer(t, New(keepsPolicy, f.env()))
 	if len(f.executed) != 0 || f.inForce.Policy != compiled || !bytes.Equal(f.remembered, memoryOf(keepsPolicy)) {
 		t.Errorf("%d proposals, policy %v", len(f.executed), f.inForce.Policy)
@@ -227,7 +225,7 @@ func TestRemovedPolicyFileIsNoProposal(t *testing.T) {
 // A member that does not lead gives its offer to the leader, and takes that of another member only where it leads.
 func TestOfferGoesByWayOfTheLeader(t *testing.T) {
 	inForce := withKeys(4).Settings
-	f := &fake{version: fsm.Version, inForce: &inForce, remembered: memoryOf(withKeys(4))}
+	f := &fake{inForce: &inForce, remembered: memoryOf(withKeys(4))}
 	wanted := withKeys(5)
 	mustOffer(t, New(wanted, f.env()))
 	if f.passedOn != 1 {
@@ -257,34 +255,9 @@ func withMirrors(keys int64, mirrors ...fsm.Mirror) Offer {
 	return offer
 }
 
-// Mirrors (keys whose values are published as retained messages) need a newer log version. When that is in force, a node offers its mirrors, and none of
-// its other settings.
-func TestMirrorsComeWithTheirVersion(t *testing.T) {
-	all := fsm.Mirror{Keys: "*", Topic: "all/"}
-	for name, before := range map[string]uint32{"from before limits per client": 1, "from just before": fsm.VersionMirrors - 1} {
-		t.Run(name, func(t *testing.T) {
-			f := &fake{version: before, serving: true}
-			wanted := withMirrors(5, all)
-			wanted.Settings.Limits.WatchesPerClient, wanted.Settings.Limits.DedupPerClient = 10, 20
-			o := New(wanted, f.env())
-			mustOffer(t, o)
-			if len(f.inForce.Mirrors) != 0 {
-				t.Fatal("older members are given mirrors")
-			}
-			f.inForce.Limits.Keys = 7 // by another node
-			f.version = fsm.VersionMirrors
-			mustOffer(t, o)
-			mustOffer(t, o)
-			if len(f.inForce.Mirrors) != 1 || f.inForce.Limits.Keys != 7 || f.inForce.Limits.WatchesPerClient != 10 || len(f.executed) != 2 {
-				t.Errorf("%+v is in force after %d offers", f.inForce, len(f.executed))
-			}
-		})
-	}
-}
-
 // Mirrors that are added, changed and removed on a node that does not lead are each offered to the leader.
 func TestFollowersMirrorsAreOfferedToTheLeader(t *testing.T) {
-	f := &fake{version: fsm.Version, serving: true}
+	f := &fake{serving: true}
 	mustOffer(t, New(withKeys(5), f.env()))
 	f.serving = false
 	for i, mirrors := range [][]fsm.Mirror{{{Keys: "a*", Topic: "a/"}}, {{Keys: "b*", Topic: "a/"}}, nil} {
@@ -312,26 +285,13 @@ func TestMemberThatIsBehindBringsBackNoSettings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			offered, older, newest := withKeys(7), withKeys(5).Settings, withKeys(9).Settings
-			leader := &fake{version: fsm.Version, serving: true, inForce: &newest}
-			f := &fake{version: fsm.Version, inForce: &older, leader: leader, remembered: memoryOf(offered)}
+			leader := &fake{serving: true, inForce: &newest}
+			f := &fake{inForce: &older, leader: leader, remembered: memoryOf(offered)}
 			mustOffer(t, New(test.wanted, f.env()))
 			if leader.inForce.Limits.Keys != 9 || !test.added(*leader.inForce) {
 				t.Errorf("%+v is in force", leader.inForce)
 			}
 		})
-	}
-}
-
-// A member that has never made an offer makes none when a newer log version comes into force.
-func TestNewMemberOffersNothingWithANewVersion(t *testing.T) {
-	other := withKeys(7).Settings
-	f := &fake{version: fsm.VersionMirrors - 1, serving: true, inForce: &other}
-	o := New(withMirrors(5, fsm.Mirror{Keys: "*", Topic: "all/"}), f.env())
-	mustOffer(t, o)
-	f.version = fsm.VersionMirrors
-	mustOffer(t, o)
-	if len(f.executed) != 0 {
-		t.Errorf("%d offers", len(f.executed))
 	}
 }
 
@@ -342,7 +302,7 @@ func TestClientLimitsChangedFromNoneComeIntoForce(t *testing.T) {
 		o.Settings.Limits.WatchesPerClient, o.Settings.Limits.DedupPerClient = limit, limit
 		return o
 	}
-	f := &fake{version: fsm.Version, serving: true}
+	f := &fake{serving: true}
 	mustOffer(t, New(withLimits(0), f.env()))
 	others := withLimits(50).Settings
 	f.inForce = &others
@@ -352,46 +312,12 @@ func TestClientLimitsChangedFromNoneComeIntoForce(t *testing.T) {
 	}
 }
 
-// A version of the log that comes into force while an offer is put together takes no mirrors away.
-func TestVersionThatComesIntoForceDuringAnOfferRemovesNoMirrors(t *testing.T) {
-	theirs := withMirrors(5, fsm.Mirror{Keys: "a*", Topic: "a/"})
-	own := withMirrors(5, fsm.Mirror{Keys: "b*", Topic: "b/"})
-	f := &fake{serving: true, inForce: &theirs.Settings, remembered: memoryOf(own)}
-	env, version := f.env(), uint32(fsm.VersionMirrors-1)
-	env.Version = func() uint32 {
-		defer func() { version = fsm.Version }()
-		return version
-	}
-	o := New(own, env)
-	mustOffer(t, o)
-	mustOffer(t, o)
-	if len(f.executed) != 0 || f.inForce.Mirrors[0].Topic != "a/" {
-		t.Errorf("%+v are in force after %d offers", f.inForce.Mirrors, len(f.executed))
-	}
-}
-
-// A stored offer is read in every form: two hashes or three from older builds, and three with a version.
-func TestOlderMemoriesAreRead(t *testing.T) {
-	whole := memoryOf(withKeys(5))
-	for size, want := range map[int]uint32{64: 0, 96: 0, 100: fsm.Version} {
-		t.Run(fmt.Sprintf("%d bytes", size), func(t *testing.T) {
-			o, ok := readOffered(whole[:size])
-			if f := withKeys(5); !ok || o.fingerprint != f.fingerprint() || o.version != want {
-				t.Errorf("%d bytes: %v, version %d", size, ok, o.version)
-			}
-		})
-	}
-	if _, ok := readOffered(whole[:99]); ok {
-		t.Error("99 bytes are read")
-	}
-}
-
 // A member offers nothing before it has caught up.
 func TestNothingIsOfferedBehindTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		older := withKeys(5).Settings
 		offered := withKeys(7)
-		f := &fake{version: fsm.Version, inForce: &older, remembered: memoryOf(offered)}
+		f := &fake{inForce: &older, remembered: memoryOf(offered)}
 		var behind atomic.Bool
 		behind.Store(true)
 		env := f.env()
@@ -416,84 +342,13 @@ func TestNothingIsOfferedBehindTheLeader(t *testing.T) {
 	})
 }
 
-// A node without mirrors that changes a limit leaves the cluster's mirrors in force. So does a node whose last offer was stored by a build without mirrors.
+// A node without mirrors that changes a limit leaves the cluster's mirrors in force.
 func TestChangeOfALimitKeepsTheMirrors(t *testing.T) {
-	for name, remembered := range map[string][]byte{"offered before": memoryOf(withKeys(5)), "by a build without mirrors": memoryOf(withKeys(5))[:64]} {
-		t.Run(name, func(t *testing.T) {
-			inForce := withMirrors(5, fsm.Mirror{Keys: "*", Topic: "all/"}).Settings
-			f := &fake{version: fsm.Version, serving: true, inForce: &inForce, remembered: remembered}
-			mustOffer(t, New(withKeys(7), f.env()))
-			if f.inForce.Limits.Keys != 7 || len(f.inForce.Mirrors) != 1 {
-				t.Errorf("%+v is in force", f.inForce)
-			}
-		})
-	}
-}
-
-// A new member makes no offer while an older log version is in force, however often it is asked to.
-func TestNewMemberOffersNothingUnderAnOldVersion(t *testing.T) {
-	inForce := withKeys(7).Settings
-	wanted := withKeys(5)
-	wanted.Settings.Limits.WatchesPerClient, wanted.Settings.Limits.DedupPerClient = 10, 20
-	f := &fake{version: fsm.VersionClientShares - 1, serving: true, inForce: &inForce}
-	o := New(wanted, f.env())
-	mustOffer(t, o)
-	mustOffer(t, o)
-	if len(f.executed) != 0 {
-		t.Errorf("%d offers", len(f.executed))
-	}
-}
-
-// withClientLimits is withKeys with limits per client.
-func withClientLimits(keys, watches int64) Offer {
-	o := withKeys(keys)
-	o.Settings.Limits.WatchesPerClient, o.Settings.Limits.DedupPerClient = watches, 20
-	return o
-}
-
-// A member without a stored offer changes a setting under an older log version, and offers the change. When the version rises, it does not offer it again.
-func TestRiseOfTheVersionBringsBackNoSettings(t *testing.T) {
-	keepsPolicy := withClientLimits(5, 10)
-	keepsPolicy.KeepPolicy = true
-	for name, change := range map[string]Offer{"of a limit": withClientLimits(6, 10), "of the policy": keepsPolicy} {
-		t.Run(name, func(t *testing.T) {
-			inForce := withKeys(7).Settings
-			f := &fake{version: fsm.VersionClientShares - 1, serving: true, inForce: &inForce}
-			o := New(withClientLimits(5, 10), f.env())
-			mustOffer(t, o)
-			o.Set(change)
-			mustOffer(t, o)
-			newest := withKeys(9).Settings // of another member
-			f.inForce, f.version = &newest, fsm.Version
-			mustOffer(t, o)
-			if f.inForce.Limits.Keys != 9 {
-				t.Errorf("%d keys are in force, want 9", f.inForce.Limits.Keys)
-			}
-		})
-	}
-}
-
-// A member logs that its limits per client are not applied because another one has set some.
-func TestClientLimitsThatAreNotAppliedAreLogged(t *testing.T) {
-	for name, row := range map[string]struct {
-		watches int64 // in force
-		warns   bool
-	}{"none in force": {0, false}, "the same in force": {10, false}, "others in force": {50, true}} {
-		t.Run(name, func(t *testing.T) {
-			inForce := withClientLimits(5, row.watches).Settings
-			if row.watches == 0 {
-				inForce = withKeys(5).Settings
-			}
-			const withoutVersion = 96 // bytes of a memory that an older build wrote
-			f := &fake{version: fsm.Version, serving: true, inForce: &inForce, remembered: memoryOf(withKeys(5))[:withoutVersion]}
-			var logged bytes.Buffer
-			env := f.env()
-			env.Log = slog.New(slog.NewTextHandler(&logged, nil))
-			mustOffer(t, New(withClientLimits(5, 10), env))
-			if warns := strings.Contains(logged.String(), "are not applied"); warns != row.warns {
-				t.Errorf("logged %q", logged.String())
-			}
-		})
+	inForce := withMirrors(5, fsm.Mirror{Keys: "*", Topic: "all/"}).Settings
+	f := &fake{serving: true, inForce: &inForce, remembered: memoryOf(withKeys(5))}
+	mustOffer(t, New(withKeys(7), f.env()))
+	if f.inForce.Limits.Keys != 7 || len(f.inForce.Mirrors) != 1 {
+		t.Errorf("%+v is in force", f.inForce)
 	}
 }
 

@@ -25,8 +25,6 @@ type Environment struct {
 	Offered Store
 	// Settings returns the settings in force. configured is false if none are yet.
 	Settings func() (inForce fsm.Settings, configured bool)
-	// Version returns the version of the log that is in force.
-	Version func() uint32
 	// Serving reports whether this node leads and accepts commands. Only then is its copy of the settings certain to be the latest.
 	Serving func() bool
 	// Behind reports whether this node may lack entries that the leader has applied. It is true until the first comparison with the leader.
@@ -100,23 +98,24 @@ func (o *Offerer) offer(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the last offer: %w", err)
 	}
-	last, remembered := readOffered(data)
-	version := o.env.Version()
-	current := wanted.forVersion(version)
-	var next offered
+	last, remembered := readFingerprint(data)
+	next := wanted.fingerprint()
 	switch inForce, configured := o.env.Settings(); {
 	case !configured: // execute, not propose: if this node does not lead, another leader may have settings by now
-		next, err = offered{current.fingerprint(), max(last.version, version)}, o.execute(ctx, current, whole)
+		err = o.execute(ctx, &wanted, whole)
 	case !remembered:
-		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}).fingerprint(); same != current.fingerprint() {
+		if same := (&Offer{Settings: inForce, KeepPolicy: wanted.KeepPolicy}).fingerprint(); same != next {
 			o.env.Log.Warn("this node's settings differ from the cluster's and are not applied: to apply them, change them on any node",
-				"differences", differences(&current.Settings, &inForce))
+				"differences", differences(&wanted.Settings, &inForce))
 		}
-		next = offered{wanted.fingerprint(), fsm.Version} // the newest version, so that a later log version does not trigger an offer
+	case next == last:
+		return nil
 	default:
-		next, err = o.offerChanges(ctx, &wanted, version, &last)
+		if err = o.propose(ctx, &wanted, changedParts(&last, &next)); err == nil {
+			o.env.Log.Info("this node's changed settings are in force")
+		}
 	}
-	if err != nil || next == last {
+	if err != nil {
 		return err
 	}
 	if err := o.env.Offered.Save(next.bytes()); err != nil {
@@ -125,48 +124,9 @@ func (o *Offerer) offer(ctx context.Context) error {
 	return nil
 }
 
-// offerChanges proposes the parts in which this node's settings differ from its last offer. version is the log version in force. next is what the caller
-// stores as the last offer.
-func (o *Offerer) offerChanges(ctx context.Context, wanted *Offer, version uint32, last *offered) (next offered, err error) {
-	current, all := wanted.forVersion(version), wanted.fingerprint()
-	next = offered{current.fingerprint(), max(last.version, version)}
-	if version < fsm.VersionMirrors {
-		next.mirrors = last.mirrors // this node offers its mirrors when VersionMirrors is in force
-	}
-	if next.fingerprint == last.fingerprint {
-		return next, nil // nothing to propose; next may have a newer version than last
-	}
-	changed := changedParts(last, &next.fingerprint, &all, wanted.forVersion(fsm.VersionClientShares-1).fingerprint())
-	switch {
-	case changed == 0: // the fingerprints differ because an older version of the log is in force than at the last offer
-		return *last, nil
-	case changed.has(settingsPart | clientLimitsPart):
-		next.version = version
-	case next.settings != last.settings: // only because an older version of the log is in force: the settings are not offered
-		next.settings, next.version = last.settings, last.version
-	}
-	inForce, _ := o.env.Settings()
-	if err := o.propose(ctx, current, changed); err != nil {
-		return *last, err
-	}
-	if current.keepsOtherClientLimits(&inForce.Limits, changed) {
-		o.env.Log.Warn("this node's limits.watchesPerClient and limits.dedupEntriesPerClient differ from the cluster's and are not applied: to apply them, change them on any node")
-	}
-	if changed != clientLimitsPart {
-		o.env.Log.Info("this node's changed settings are in force")
-	}
-	return next, nil
-}
-
-// changedParts returns the parts that differ from the last offer. The three fingerprints are of this node's settings: now without what the log version in
-// force does not know, all with everything, and withoutClientLimits as of the last log version without limits per client.
-func changedParts(last *offered, now, all *fingerprint, withoutClientLimits fingerprint) (changed parts) {
-	switch {
-	// An older version of the log may be in force than at the last offer, while a restarted member applies its log again. Then last has settings that now lacks.
-	case last.settings == now.settings, last.settings == all.settings:
-	case last.settings == withoutClientLimits.settings && last.version < fsm.VersionClientShares: // only the limits per client are new
-		changed |= clientLimitsPart
-	default:
+// changedParts returns the parts that differ from the last offer.
+func changedParts(last, now *fingerprint) (changed parts) {
+	if last.settings != now.settings {
 		changed |= settingsPart
 	}
 	if last.policy != now.policy {
@@ -182,8 +142,7 @@ func changedParts(last *offered, now, all *fingerprint, withoutClientLimits fing
 func (o *Offerer) propose(ctx context.Context, offer *Offer, changed parts) error {
 	err := o.execute(ctx, offer, changed)
 	if errors.Is(err, peer.ErrNotLeader) {
-		inForce, _ := o.env.Settings() // for a leader with an older build, which proposes all parts as they are in the request
-		_, err = o.env.CallLeader(ctx, peer.MethodOffer, offer.mergedWith(inForce, changed).encode(changed))
+		_, err = o.env.CallLeader(ctx, peer.MethodOffer, offer.encode(changed))
 	}
 	if err != nil {
 		return fmt.Errorf("propose the settings: %w", err)
@@ -262,19 +221,15 @@ func (o *Offerer) Handle(ctx context.Context, request []byte) error {
 	return o.execute(ctx, &Offer{Settings: *command.Settings, KeepPolicy: command.KeepPolicy}, parts(entry.Number))
 }
 
-// Run offers this node's settings once it has caught up with the leader, when they change, and when a newer version of the log comes into force.
+// Run offers this node's settings once it has caught up with the leader, and when they change.
 func (o *Offerer) Run(ctx context.Context) {
 	const retry = 500 * time.Millisecond
 	ticker := time.NewTicker(retry)
 	defer ticker.Stop()
-	version := uint32(0) // log version that was in force at the last check
 	for pending := true; ; {
 		_, configured := o.env.Settings()
-		if now := o.env.Version(); now != version {
-			pending, version = true, now
-		}
 		// Nothing is offered before the cluster has settings: the leader of a new cluster proposes its own before it serves. Nothing is offered while this node is
-		// behind: it may not know yet which version of the log or which settings are in force.
+		// behind: it may not know yet which settings are in force.
 		if pending && configured && !o.env.Behind() {
 			offerCtx, cancel := context.WithTimeout(ctx, 10*retry)
 			err := o.Offer(offerCtx)

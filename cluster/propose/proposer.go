@@ -223,9 +223,8 @@ func (p *Proposer) proposeAll(ctx context.Context) {
 // ended.
 func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, []any, bool) {
 	for ctx.Err() == nil {
-		commands, tags, late, hold := p.nextBatch()
+		commands, tags, hold := p.nextBatch()
 		if len(commands) > 0 {
-			p.replaceLate(commands, late)
 			return commands, tags, true
 		}
 		wait := time.Duration(math.MaxInt64)
@@ -246,13 +245,14 @@ func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, 
 }
 
 // nextBatch removes the next batch from the queue. It removes none, and returns hold, while an entry is in flight and fewer than MinPipelined commands are
-// queued: each entry costs syncs and a round trip, whatever its size, so a few commands wait, as with Nagle's algorithm. late has the indexes of the
-// writes with an id that waited for longer than ProposalAge.
-func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, late []int, hold bool) {
+// queued: each entry costs syncs and a round trip, whatever its size, so a few commands wait, as with Nagle's algorithm. Writes with an id
+// that waited for longer than ProposalAge are replaced by their silent refusals: commands after which the
+// requests cannot take effect any more.
+func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, hold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := p.queue.len(); n > 0 && n < p.config.MinPipelined && len(p.unapplied) > 0 {
-		return nil, nil, nil, true
+		return nil, nil, true
 	}
 	count, size, work := 0, 0, 0
 	for count < p.queue.len() {
@@ -265,30 +265,18 @@ func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, late []int, 
 		count++
 	}
 	if count == 0 {
-		return nil, nil, nil, false
+		return nil, nil, false
 	}
 	now := p.elapsed()
 	commands, tags = make([]fsm.Command, count), make([]any, count)
 	for i := range count {
 		commands[i], tags[i] = p.queue.at(i).command, p.queue.at(i).tag
 		if now-p.queue.at(i).queued > p.config.ProposalAge && commands[i].IsRemembered() {
-			late = append(late, i)
+			commands[i] = commands[i].Refusal(true)
 		}
 	}
 	p.queue.drop(count)
-	return commands, tags, late, false
-}
-
-// replaceLate replaces late writes by their refusals: commands after which the requests cannot take effect any more. It reads the state machine's status,
-// whose lock comes before p.mu: the caller must not hold p.mu.
-func (p *Proposer) replaceLate(commands []fsm.Command, late []int) {
-	if len(late) == 0 {
-		return
-	}
-	silent := p.env.Status().Version >= fsm.VersionProlong
-	for _, i := range late {
-		commands[i] = commands[i].Refusal(silent)
-	}
+	return commands, tags, false
 }
 
 // propose stamps an entry and submits it to raft. It does not wait for the result.
@@ -350,9 +338,6 @@ func (p *Proposer) SetPublished(index uint64) {
 
 // SetHorizon moves the horizon to an age ago. An older one has no effect. No entry is written for it: the next one carries it.
 func (p *Proposer) SetHorizon(age time.Duration) {
-	if p.env.Status().Version < fsm.VersionHorizon {
-		return
-	}
 	at := int64(p.elapsed() - age)
 	for old := p.horizon.Load(); at > old && !p.horizon.CompareAndSwap(old, at); old = p.horizon.Load() {
 	}

@@ -360,40 +360,32 @@ func TestEntryWithoutAnOutcomeEndsProposalsWithItsReason(t *testing.T) {
 	}
 }
 
-// Each entry carries how long ago the newest horizon was, from VersionHorizon on. The age of the horizon in the state is measured
+// Each entry carries how long ago the newest horizon was. The age of the horizon in the state is measured
 // by cluster time.
 func TestEntriesCarryTheHorizon(t *testing.T) {
-	for _, version := range []uint32{fsm.VersionHorizon - 1, fsm.VersionHorizon} {
-		t.Run(fmt.Sprintf("version %d", version), func(t *testing.T) {
-			now, status := time.Second, fsm.Status{Version: version, LeaderStartTime: 5000, Horizon: 4000}
-			p := New(testConfig(), Environment{
-				Monotonic: func() time.Duration { return now }, Status: func() fsm.Status { return status }, StorageLow: func() bool { return false },
-				ClusterClock: func() int64 { return 1 }, Proposed: func(int, int) {},
-				Submit: func(data []byte) raft.ApplyFuture {
-					entry, err := fsm.DecodeEntry(data)
-					if err != nil {
-						t.Fatal(err)
-					}
-					want := int64(0)
-					if version >= fsm.VersionHorizon {
-						want = 2500
-					}
-					if entry.HorizonAge != want {
-						t.Errorf("an age of %d, want %d", entry.HorizonAge, want)
-					}
-					return nil
-				},
-			}, Leadership{Term: 1, StartMonotonic: time.Second, StartClusterTime: 5000})
-			now += 10 * time.Second
-			if age := p.HorizonAge(); age != 11*time.Second {
-				t.Errorf("the horizon in the state is %v old", age)
-			}
-			p.SetHorizon(500 * time.Millisecond)
-			p.SetHorizon(time.Second) // an older one
-			now += 2 * time.Second
-			if _, err := p.propose(nil, nil); err != nil {
+	now, status := time.Second, fsm.Status{LeaderStartTime: 5000, Horizon: 4000}
+	p := New(testConfig(), Environment{
+		Monotonic: func() time.Duration { return now }, Status: func() fsm.Status { return status },
+		StorageLow: func() bool { return false }, ClusterClock: func() int64 { return 1 }, Proposed: func(int, int) {},
+		Submit: func(data []byte) raft.ApplyFuture {
+			entry, err := fsm.DecodeEntry(data)
+			if err != nil {
 				t.Fatal(err)
 			}
-		})
+			if entry.HorizonAge != 2500 {
+				t.Errorf("an age of %d, want 2500", entry.HorizonAge)
+			}
+			return nil
+		},
+	}, Leadership{Term: 1, StartMonotonic: time.Second, StartClusterTime: 5000})
+	now += 10 * time.Second
+	if age := p.HorizonAge(); age != 11*time.Second {
+		t.Errorf("the horizon in the state is %v old", age)
+	}
+	p.SetHorizon(500 * time.Millisecond)
+	p.SetHorizon(time.Second) // an older one
+	now += 2 * time.Second
+	if _, err := p.propose(nil, nil); err != nil {
+		t.Fatal(err)
 	}
 }

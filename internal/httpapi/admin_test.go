@@ -116,7 +116,7 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 	}
 	testwait.Within(t, 20*time.Second, "a node leads", func() bool {
 		for i, a := range list {
-			if s := a.node.Status(); s.Serving && s.State.Version >= fsm.VersionRestore {
+			if s := a.node.Status(); s.Serving {
 				leader, follower = a, list[(i+1)%3]
 			}
 		}

@@ -37,7 +37,6 @@ func (l *Leader) applied(outcome *fsm.EntryOutcome, tags []any) {
 // appliedCommandLocked handles the outcome of one command of an entry.
 func (l *Leader) appliedCommandLocked(outcome *fsm.EntryOutcome, i int, tags []any) {
 	command := &outcome.Commands[i]
-	l.known.version = max(l.known.version, command.Version)
 	if command.Kind == fsm.KindConfigure {
 		l.known.adopt(command.Settings)
 	}

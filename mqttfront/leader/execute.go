@@ -35,7 +35,7 @@ func (l *Leader) executeLocked(r *Request) {
 	case refuse:
 		// An expired request had no effect: its copies may get the refusal as an answer. A late one may have had an effect.
 		r.state = stateRefusing
-		l.proposeLocked(r, r.Command.Refusal(late && l.known.version >= fsm.VersionProlong)) // earlier versions have no silent refusal
+		l.proposeLocked(r, r.Command.Refusal(late))
 	case expired:
 		l.endLocked(r)
 	case r.isInvalid():
@@ -112,10 +112,10 @@ func (l *Leader) stripOversizeLocked(command *fsm.Command) {
 // replyFields bounds the bytes of a reply's packet without its payload, its topic and the Correlation Data.
 const replyFields = 256
 
-// commandForLogLocked returns the command of a request as it goes into the log: encoded for the log version in force, and without keys and values that exceed a limit.
-// For a TXN it sets MaxReply to what the broker accepts, because a transaction whose reply cannot be delivered must not take effect.
+// commandForLogLocked returns the command of a request as it goes into the log: without keys and values
+// that exceed a limit. For a TXN it sets MaxReply to what the broker accepts, because a transaction whose reply cannot be delivered must not take effect.
 func (l *Leader) commandForLogLocked(r *Request) fsm.Command {
-	command := r.Command.ForVersion(l.known.version)
+	command := r.Command
 	l.stripOversizeLocked(&command)
 	if command.Kind != fsm.KindTxn {
 		return command

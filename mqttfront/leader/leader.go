@@ -76,9 +76,8 @@ type Leader struct {
 
 // logState is what a leader knows of the log.
 type logState struct {
-	version uint32 // of the log, in force
-	limits  fsm.Limits
-	expiry  time.Duration // of notifications
+	limits fsm.Limits
+	expiry time.Duration // of notifications
 }
 
 // adopt copies the settings that the front end uses.
@@ -95,7 +94,6 @@ func (l *Leader) begin(m *fsm.Machine, sender Sender) {
 	status := m.Status()
 	settings, _ := m.Settings()
 	l.known.adopt(&settings)
-	l.known.version = status.Version
 	for _, event := range m.Unpublished() {
 		l.notifyLocked(&event, time.Duration(status.Now-event.At)*time.Millisecond)
 	}

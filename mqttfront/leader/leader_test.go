@@ -222,42 +222,6 @@ func TestScansFollowWrites(t *testing.T) {
 	}
 }
 
-// A new command or option goes into the log only when every member knows it. Until then, it goes there as the error that an older member would answer.
-func TestNewOptionsWaitForAllMembers(t *testing.T) {
-	for name, test := range map[string]struct {
-		payload []byte
-		version uint32 // from which on it is known
-		want    fsm.Command
-		before  fsm.ErrorCode
-	}{
-		"DEL IFVER": {
-			resp.AppendArray(nil, "DEL", "k", "IFVER", "1:2:StateStore"), fsm.VersionIfVersion,
-			fsm.Command{Kind: fsm.KindDel, Condition: fsm.IfVersion},
-			fsm.ErrorArguments,
-		},
-		"TXN": {
-			resp.AppendArray(nil, "TXN", array("SET", "k", "v")), fsm.VersionTxn, fsm.Command{Kind: fsm.KindTxn}, fsm.ErrorUnknownCommand,
-		},
-		"KEYNOTIFY GLOB":      {resp.AppendArray(nil, "KEYNOTIFY", "k*", "GLOB"), fsm.VersionPatternWatch, fsm.Command{Kind: fsm.KindKeyNotify, Pattern: true}, fsm.ErrorSyntax},
-		"KEYNOTIFY GLOB STOP": {resp.AppendArray(nil, "KEYNOTIFY", "k*", "GLOB", "STOP"), fsm.VersionPatternWatch, fsm.Command{Kind: fsm.KindKeyNotifyStop, Pattern: true}, fsm.ErrorArguments},
-	} {
-		for version, want := range map[uint32]fsm.Command{test.version - 1: {Kind: fsm.KindInvalid, Error: test.before}, test.version: test.want} {
-			t.Run(fmt.Sprintf("%s, version %d", name, version), func(t *testing.T) {
-				f, s := newNode(t)
-				serve(f)
-				f.Applied(&fsm.EntryOutcome{Index: 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Version: version}}, Results: make([]fsm.Result, 1)}, nil)
-				arrive(f, string(test.payload), "0123456789abcdef")
-				if len(s.proposed) != 1 {
-					t.Fatalf("%d commands are proposed", len(s.proposed))
-				}
-				if got := s.proposed[0]; got.Kind != want.Kind || got.Condition != want.Condition || got.Pattern != want.Pattern || got.Error != want.Error {
-					t.Errorf("%+v is proposed, want %+v", got, want)
-				}
-			})
-		}
-	}
-}
-
 func array(arguments ...string) string { return string(resp.AppendArray(nil, arguments...)) }
 
 // A value that exceeds a limit does not go into the log. The request keeps the value, because another leader may know other limits. The command bounds its
@@ -268,7 +232,6 @@ func TestTransactionIsBoundedBeforeTheLog(t *testing.T) {
 	settings.Limits.ValueBytes = 10
 	o := serve(f)
 	o.maxPacket = 1000
-	f.Applied(&fsm.EntryOutcome{Index: 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Version: fsm.VersionTxn}}, Results: make([]fsm.Result, 1)}, nil)
 	f.Applied(&fsm.EntryOutcome{Index: 2, Commands: []fsm.Command{{Kind: fsm.KindConfigure, Settings: &settings}}, Results: make([]fsm.Result, 1)}, nil)
 	arrive(f, array("TXN", array("SET", "a", "short"), array("SET", "b", "much too long"), array("GET", "c")), "0123456789abcdef")
 	if len(s.proposed) != 1 {

@@ -85,15 +85,26 @@ func Overlay(ctx context.Context, folder string, mutants ...Mutant) (string, err
 	return o.Write(folder)
 }
 
-// Version1 is a build of log version 1, which lacks all kinds of commands after KindAdvance. Rolling upgrades are tested with it.
-func Version1() Mutant {
-	return Mutant{Name: "version_1", What: "log format version 1", Edits: []overlay.Edit{
-		{File: "fsm/version.go", Old: "const Version = VersionHorizon", New: "const Version = 1"},
-		{File: "fsm/version.go", Old: "const lastKind = KindTxn", New: "const lastKind = KindAdvance"},
-		{File: "fsm/entry.go", Old: "\t\tcase 31:\n\t\t\tc.ExpectedVersion = r.timestamp()\n", New: ""},
-		{File: "fsm/entry.go", Old: "\t\tcase 32:\n\t\t\tc.Pattern = r.bool()\n", New: ""},
-		{File: "fsm/settings.go", Old: "\t\tcase 18:\n\t\t\ts.Mirrors = append(s.Mirrors, inner.mirror())\n", New: ""},
-		{File: "fsm/entry.go", Old: "\t\tcase 33:\n\t\t\tc.Operations = append(c.Operations, r.operation())\n\t\tcase 34:\n\t\t\tc.MaxReply = r.int()\n", New: ""},
+// NextVersion is a build that knows one version of the log more. While that is in force, its leader writes
+// SETs as commands of a kind that other builds do not know. Rolling upgrades are tested with it.
+func NextVersion() Mutant {
+	return Mutant{Name: "next_version", What: "the next version of the log", Edits: []overlay.Edit{
+		{File: "fsm/version.go", Old: "const Version = 1", New: "const Version = 2"},
+		{File: "fsm/version.go", Old: "const lastKind = KindTxn", New: "const lastKind = KindTxn + 1"},
+		{File: "fsm/machine.go", Old: "\tm.index = index\n\toutcome :=", New: `	for i := range entry.Commands {
+		if entry.Commands[i].Kind == lastKind {
+			entry.Commands[i].Kind = KindSet
+		}
+	}
+	m.index = index
+	outcome :=`},
+		{File: "cluster/propose/proposer.go", Old: "\tlow := p.env.StorageLow()\n", New: `	for i := range commands {
+		if commands[i].Kind == fsm.KindSet && p.env.Status().Version == fsm.Version {
+			commands[i].Kind = fsm.KindTxn + 1
+		}
+	}
+	low := p.env.StorageLow()
+`},
 	}}
 }
 

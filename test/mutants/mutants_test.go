@@ -11,7 +11,7 @@ import (
 // TestMutantsCompile also checks that the old text of each edit occurs exactly once: Overlay fails otherwise.
 func TestMutantsCompile(t *testing.T) {
 	names := make(map[string]bool)
-	for _, m := range append(All(), Version1(), SkewedClock(), NoBootTime()) {
+	for _, m := range append(All(), NextVersion(), SkewedClock(), NoBootTime()) {
 		t.Run(m.Name, func(t *testing.T) {
 			if names[m.Name] {
 				t.Fatal("two mutants have this name")

@@ -55,7 +55,7 @@ func stateMachine() []Mutant {
 	main := limits.DedupEntries - limits.DedupEntries/10
 `),
 		one("copy_unprolonged", "a copy does not prolong how long the outcome is remembered", "exactly once", "fsm/execute.go",
-			"\tif m.logVersion >= VersionProlong {\n", "\tif false {\n").shownBy("late node that comes to lead"),
+			"\tm.dedup.prolong(earlier, m.now+lifetime)\n", "\t_, _ = earlier, lifetime\n").shownBy("late node that comes to lead"),
 		one("entry_order", "no check of an entry's term and number", "lock lost early, expired early", "fsm/machine.go",
 			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.lastNumber+1\n", "\treturn true\n"),
 		one("scan_skips", "a continuation token skips the key that did not fit", "scan", "fsm/scan.go",
@@ -239,7 +239,7 @@ func takeover() []Mutant {
 			Faults: []string{"leaders cut off one after the other"},
 		},
 		one("watermark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications, unanswered", "mqttfront/leader/leader.go",
-			"\tl.known.version = status.Version\n", "\tl.known.version = status.Version\n\tl.store.SetPublished(status.Index)\n"),
+			"\tsettings, _ := m.Settings()\n", "\tsettings, _ := m.Settings()\n\tl.store.SetPublished(status.Index)\n"),
 	}
 }
 
