@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
+	"holdfast/internal/mqttconn"
 
 	"holdfast/hlc"
 	"holdfast/resp"
@@ -17,7 +17,7 @@ import (
 
 // call is a request that waits for its answer.
 type call struct {
-	publish     *paho.Publish
+	publish     *mqttconn.Publish
 	correlation string
 	done        chan answer   // has room for one
 	isKeyNotify bool          // the command is KEYNOTIFY, with or without STOP
@@ -113,10 +113,10 @@ func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]b
 func (c *Client) newCallLocked(ctx context.Context, correlation []byte, token hlc.Timestamp, arguments [][]byte) *call {
 	expiry := uint32(min(max((min(c.timeout(ctx), math.MaxUint32*time.Second)+time.Second-1)/time.Second, 1), math.MaxUint32))
 	format := byte(0)
-	properties := &paho.PublishProperties{
+	properties := &mqttconn.Properties{
 		ResponseTopic: c.responseTopic, CorrelationData: correlation, MessageExpiry: &expiry,
 		ContentType: "application/octet-stream", PayloadFormat: &format,
-		User: paho.UserProperties{
+		User: mqttconn.UserProperties{
 			{Key: "__ts", Value: c.timestampLocked().String()},
 			{Key: "__srcId", Value: c.config.ClientID},
 			{Key: "__protVer", Value: "1.0"},
@@ -126,7 +126,7 @@ func (c *Client) newCallLocked(ctx context.Context, correlation []byte, token hl
 		properties.User.Add("__ft", token.String())
 	}
 	return &call{
-		publish:     &paho.Publish{Topic: c.config.InvokeTopic, QoS: 1, Payload: resp.AppendArray(nil, arguments...), Properties: properties},
+		publish:     &mqttconn.Publish{Topic: c.config.InvokeTopic, QoS: 1, Payload: resp.AppendArray(nil, arguments...), Properties: properties},
 		correlation: string(correlation), done: make(chan answer, 1), isKeyNotify: string(arguments[0]) == "KEYNOTIFY", began: now(),
 		expiry: time.Duration(expiry) * time.Second,
 	}
@@ -160,7 +160,7 @@ func (c *Client) forget(waiting *call) bool {
 }
 
 // handleReply matches a reply with its request.
-func (c *Client) handleReply(p *paho.Publish) {
+func (c *Client) handleReply(p *mqttconn.Publish) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	waiting, ok := c.pending[string(p.Properties.CorrelationData)]
@@ -174,7 +174,7 @@ func (c *Client) handleReply(p *paho.Publish) {
 }
 
 // readLocked parses a reply and merges its version into the client's clock. c.mu must be held.
-func (c *Client) readLocked(p *paho.Publish) (a answer) {
+func (c *Client) readLocked(p *mqttconn.Publish) (a answer) {
 	if status := p.Properties.User.Get("__stat"); status == "505" {
 		return answer{err: fmt.Errorf("%w: %w (it supports %s)", ErrNotExecuted, ErrProtocolVersion, p.Properties.User.Get("__supProtMajVer"))}
 	}

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -10,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
+	"github.com/eclipse/paho.golang/packets"
 
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
@@ -18,17 +17,15 @@ import (
 
 // session is one connection to the broker. It begins with a clean start and has no session expiry, so nothing on the broker outlives it.
 type session struct {
-	deliver func(*paho.Publish) // handles a reply or a notification
+	deliver func(*mqttconn.Publish) // handles a reply or a notification
 	// markSent marks a request as sent. It returns no message if the request must not be sent any more. again says that an earlier copy may
 	// have reached the store. markUnsent undoes markSent when the broker had no subscriber for the request.
-	markSent        func(*call) (publish *paho.Publish, again bool)
+	markSent        func(*call) (publish *mqttconn.Publish, again bool)
 	markUnsent      func(*call)
-	mqtt            *paho.Client
 	conn            *mqttconn.Conn
-	acks            *mqttconn.Acks
 	brokerMaxPacket int // bytes: the broker's Maximum Packet Size
+	acks            *mqttconn.Acks
 	began           time.Time
-	reason          chan error // why it ended; only the first error counts
 	ctx             context.Context
 	cancel          context.CancelFunc
 	working         sync.WaitGroup // the goroutines of the session, which close waits for
@@ -66,49 +63,32 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	s := &session{
-		deliver: c.deliver, markSent: c.markSent, markUnsent: c.markUnsent, brokerMaxPacket: math.MaxInt,
-		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1), watchSyncs: make(map[subject]int),
+		deliver: c.deliver, markSent: c.markSent, markUnsent: c.markUnsent,
+		began: time.Now(), wake: make(chan struct{}, 1), watchSyncs: make(map[subject]int),
 	}
-	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxReceivedPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
-	s.acks = mqttconn.NewAcks(s.conn)
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.mqtt = paho.NewClient(paho.ClientConfig{
-		Conn: s.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: c.config.Timeout,
-		OnClientError:      s.ended,
-		OnServerDisconnect: func(d *paho.Disconnect) { s.ended(&mqttconn.ReasonCodeError{Reason: d.ReasonCode}) },
-	})
-	receiveMaximum := uint16(65535)
-	connack, err := s.mqtt.Connect(ctx, &paho.Connect{
+	password, receiveMaximum := c.config.Password, uint16(math.MaxUint16)
+	conn, connack, err := mqttconn.Connect(ctx, network, &packets.Connect{
 		ClientID: c.config.ClientID, CleanStart: true, KeepAlive: uint16(c.config.KeepAlive / time.Second),
-		Username: c.config.Username, UsernameFlag: c.config.Username != "", Password: c.config.Password, PasswordFlag: c.config.Password != nil,
-		Properties: &paho.ConnectProperties{ReceiveMaximum: &receiveMaximum, RequestProblemInfo: true},
-	})
+		Username: c.config.Username, UsernameFlag: c.config.Username != "", Password: password, PasswordFlag: password != nil,
+		Properties: &packets.Properties{ReceiveMaximum: &receiveMaximum},
+	}, mqttconn.Receiver{MaxPacket: maxReceivedPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
 	if err != nil {
-		s.cancel()
-		_ = s.conn.Close() // the earlier error is returned
-		if connack != nil {
-			err = &mqttconn.ReasonCodeError{Reason: connack.ReasonCode}
-		}
 		return nil, err
 	}
-	if limit := connack.Properties.MaximumPacketSize; limit != nil {
-		s.brokerMaxPacket = int(*limit)
-	}
+	s.conn, s.acks, s.brokerMaxPacket = conn, mqttconn.NewAcks(conn), conn.MaxPacket()
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	window := uint16(maxWindow)
 	if limit := connack.Properties.ReceiveMaximum; limit != nil {
 		window = min(window, *limit)
 	}
-	if window == 0 {
-		s.close()
-		return nil, errors.New("the broker's Receive Maximum is 0, which MQTT forbids")
-	}
 	s.ids, s.flight = make(chan uint16, window), make([]flight, window+1)
-	for id := uint16(1); id <= window; id++ { // no collision with the packet id of the SUBSCRIBE below: that is acknowledged before sendAll starts
+	for id := uint16(1); id <= window; id++ {
 		s.ids <- id
 	}
-	err = mqttconn.Subscribe(ctx, s.mqtt,
-		paho.SubscribeOptions{Topic: c.responseTopic, QoS: 1},
-		paho.SubscribeOptions{Topic: topics.NotificationPrefix(c.config.ClientID) + "#", QoS: 1})
+	conn.Start()
+	err = conn.Subscribe(ctx,
+		packets.SubOptions{Topic: c.responseTopic, QoS: 1},
+		packets.SubOptions{Topic: topics.NotificationPrefix(c.config.ClientID) + "#", QoS: 1})
 	if err != nil {
 		s.close()
 		return nil, err
@@ -134,36 +114,19 @@ func (c *Client) coalescingDelay() time.Duration {
 	return min(most, c.turnaround/share)
 }
 
-func (s *session) ended(err error) {
-	select {
-	case s.reason <- err:
-	default:
-	}
-}
-
 // wait blocks until the session ends and returns the cause, or ErrClosed if the context ends first.
 func (s *session) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ErrClosed
-	case err := <-s.reason:
-		return err
-	case <-s.mqtt.Done():
-		select {
-		case err := <-s.reason:
-			return err
-		case <-time.After(time.Second): // paho's callbacks come after the end
-			return errors.New("the connection ended")
-		}
+	case <-s.conn.Done():
+		return s.conn.Err()
 	}
 }
 
 func (s *session) close() {
 	s.cancel()
-	s.conn.Hurry()
-	_ = s.mqtt.Disconnect(&paho.Disconnect{}) // an error means that it is disconnected already
-	<-s.mqtt.Done()
-	_ = s.conn.Close()
+	s.conn.Close()
 	s.working.Wait()
 }
 
@@ -176,7 +139,7 @@ func (s *session) received(m mqttconn.Message) {
 }
 
 // deliver hands a reply to its call, or a notification to its watchers.
-func (c *Client) deliver(p *paho.Publish) {
+func (c *Client) deliver(p *mqttconn.Publish) {
 	if p.Topic == c.responseTopic {
 		c.handleReply(p)
 	} else if rest, ok := strings.CutPrefix(p.Topic, topics.Notifications); ok {
@@ -309,7 +272,7 @@ func (s *session) sendAll() {
 
 // markSent marks a request as sent and returns its message, and whether it was sent before. It returns nil if the caller has stopped waiting for the reply, or if
 // a copy might take effect a second time (mayBeForgotten). In the latter case it ends the call with ErrOutcomeUnknown.
-func (c *Client) markSent(waiting *call) (publish *paho.Publish, again bool) {
+func (c *Client) markSent(waiting *call) (publish *mqttconn.Publish, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pending[waiting.correlation] != waiting {
@@ -335,7 +298,7 @@ const keptBuffer = 64 << 10
 
 // send publishes a request with a packet id. If again is true, an earlier copy may have reached the store: a refusal by the broker then leaves the outcome
 // unknown. send returns false if the request is too large for the broker. The packet id is then still free.
-func (s *session) send(id uint16, waiting *call, publish *paho.Publish, again bool) bool {
+func (s *session) send(id uint16, waiting *call, publish *mqttconn.Publish, again bool) bool {
 	packet := publish.Packet()
 	if size, ok := mqttconn.PublishSize(packet); !ok || size > s.brokerMaxPacket {
 		outcome := ErrNotExecuted
@@ -350,9 +313,7 @@ func (s *session) send(id uint16, waiting *call, publish *paho.Publish, again bo
 	s.mu.Unlock()
 	packet.PacketID = id
 	s.encoded = mqttconn.AppendPublish(s.encoded[:0], packet)
-	s.conn.Lock()
-	defer s.conn.Unlock()
-	_, _ = s.conn.Write(s.encoded) // an error means that the session ends, and the next one sends it again
+	_ = s.conn.Send(s.encoded) // an error means that the session ends, and the next one sends it again
 	if cap(s.encoded) > keptBuffer {
 		s.encoded = nil
 	}

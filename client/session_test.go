@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"holdfast/internal/mqttconn"
 )
 
@@ -21,7 +19,7 @@ func TestRequestThatTheNextBrokerDoesNotAcceptIsOfUnknownOutcome(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &session{brokerMaxPacket: 10}
 			waiting := &call{done: make(chan answer, 1)}
-			s.send(1, waiting, &paho.Publish{Topic: "statestore", QoS: 1, Payload: make([]byte, 20)}, test.again)
+			s.send(1, waiting, &mqttconn.Publish{Topic: "statestore", QoS: 1, Payload: make([]byte, 20)}, test.again)
 			if got := <-waiting.done; !errors.Is(got.err, test.want) {
 				t.Errorf("%v, want %v", got.err, test.want)
 			}
@@ -78,7 +76,7 @@ func TestOldRequestIsNotSentAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := moment{time.Now().Add(-test.awake), sinceBoot() - test.awake - test.suspended}
-			waiting := &call{correlation: "c", publish: &paho.Publish{}, sent: test.sent, began: began, expiry: test.expiry, done: make(chan answer, 1)}
+			waiting := &call{correlation: "c", publish: &mqttconn.Publish{}, sent: test.sent, began: began, expiry: test.expiry, done: make(chan answer, 1)}
 			c := &Client{pending: map[string]*call{"c": waiting}}
 			publish, again := c.markSent(waiting)
 			if (publish != nil) != test.want || again != (test.sent && test.want) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
+	"holdfast/internal/mqttconn"
 
 	"holdfast/hlc"
 	"holdfast/internal/glob"
@@ -299,7 +299,7 @@ func (c *Client) handleKeyNotify(watched subject, missed []*Watcher, session *se
 
 // handleNotification gives a notification to the watchers of its key, and of patterns that the key matches. suffix is what follows topics.Notifications in its
 // topic.
-func (c *Client) handleNotification(suffix string, p *paho.Publish) {
+func (c *Client) handleNotification(suffix string, p *mqttconn.Publish) {
 	_, encoded, ok := strings.Cut(suffix, "/command/notify/")
 	key, err := hex.DecodeString(encoded)
 	if !ok || err != nil {

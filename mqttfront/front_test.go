@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/fsm"
@@ -68,8 +67,8 @@ func newTestFront(t testing.TB) (*Front, *fakeStore) {
 
 // arrive hands a request of the client c to a front end.
 func arrive(f *Front, payload, correlation string) {
-	p := &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &paho.PublishProperties{
-		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), User: paho.UserProperties{{Key: "__srcId", Value: "c"}},
+	p := &mqttconn.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &mqttconn.Properties{
+		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), User: mqttconn.UserProperties{{Key: "__srcId", Value: "c"}},
 	}}
 	f.receiver.Receive(context.Background(), mqttconn.Message{Publish: p}, session.Arrival{At: time.Now(), ReceivedAfter: time.Now(), SentAfter: time.Now()}, func() {})
 }

@@ -4,19 +4,7 @@ import (
 	"sync"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho/session/state"
 )
-
-// Session is a session manager for paho's client that leaves acknowledging to Acks: paho's own manual acknowledgement sends
-// PUBACKs every 50 ms, and searches its list for each.
-type Session struct{ *state.State }
-
-// NewSession returns the state of one connection. State in memory is enough for a client that only receives at QoS 1: after a resume the
-// broker sends again what was not acknowledged.
-func NewSession() Session { return Session{state.NewInMemory()} }
-
-// Ack is called by paho after its handlers have returned. It does nothing.
-func (Session) Ack(*packets.Publish) error { return nil }
 
 // Acks sends the PUBACKs of one connection in the order in which the messages arrived, as MQTT demands, whatever the order in
 // which they are done. A message that is done after its connection has ended is not acknowledged, and the broker sends it
@@ -78,8 +66,5 @@ func (a *Acks) Done(number uint64) error {
 	if len(a.out) == 0 {
 		return nil
 	}
-	a.conn.Lock()
-	defer a.conn.Unlock()
-	_, err := a.conn.Write(a.out)
-	return err
+	return a.conn.Send(a.out)
 }

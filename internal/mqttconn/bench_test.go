@@ -8,8 +8,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// request returns a PUBLISH packet like those that the store receives.
-func request() []byte {
+// requestPacket returns a PUBLISH packet like those that the store receives.
+func requestPacket() []byte {
 	expiry, format := uint32(10), byte(0)
 	return AppendPublish(nil, &packets.Publish{Topic: "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke", QoS: 1, PacketID: 1, Payload: make([]byte, 150), Properties: &packets.Properties{
 		ResponseTopic: "clients/client-1/services/statestore/_any_/command/invoke/response", CorrelationData: make([]byte, 16),
@@ -20,7 +20,7 @@ func request() []byte {
 
 // rereading returns a function that calls read with a reader at the beginning of the same packet.
 func rereading(t testing.TB, read func(*bufio.Reader) error) func() {
-	packet := request()
+	packet := requestPacket()
 	source := bytes.NewReader(packet)
 	reader := bufio.NewReader(source)
 	return func() {

@@ -118,7 +118,7 @@ func TestCoalescingDelayIsPaidOnceForManyTLSRecords(t *testing.T) {
 	}
 	received, delays := 0, 0
 	all := make(chan struct{})
-	conn := NewConn(network, Receiver{
+	conn := newConn(network, Receiver{
 		MaxPacket: 1 << 20,
 		Publish: func(Message) {
 			if received++; received == messages {
@@ -130,18 +130,15 @@ func TestCoalescingDelayIsPaidOnceForManyTLSRecords(t *testing.T) {
 			return 5 * time.Millisecond
 		},
 	})
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_, _ = conn.Read(make([]byte, 1)) // ends with the connection
-	}()
+	conn.workers.Go(conn.flush)
+	conn.Start()
 	select {
 	case <-all:
-	case <-ended:
+	case <-conn.Done():
 		t.Errorf("the connection ended after %d messages", received)
 	}
-	_ = conn.Close()
-	<-ended
+	conn.fail(ErrClosed)
+	conn.Close()
 	if err := <-served; err != nil {
 		t.Error(err)
 	}

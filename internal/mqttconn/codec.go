@@ -3,6 +3,8 @@ package mqttconn
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"math"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -130,6 +132,35 @@ func appendLength(dst []byte, n int) []byte {
 
 func appendText[T ~string | ~[]byte](dst []byte, text T) []byte {
 	return append(binary.BigEndian.AppendUint16(dst, uint16(len(text))), text...)
+}
+
+// ErrPacketTooLarge says that a received packet is larger than the reader accepts.
+var ErrPacketTooLarge = errors.New("mqtt: received packet exceeds the limit")
+
+var errMalformedLength = errors.New("mqtt: malformed remaining length")
+
+// peekHeader returns the size of the next packet's fixed header and that of the whole packet.
+func peekHeader(r *bufio.Reader, limit int) (header, size int, err error) {
+	for header = 2; ; header++ {
+		start, err := r.Peek(header)
+		if err != nil {
+			return 0, 0, err
+		}
+		if start[header-1] >= 128 {
+			if header == 5 {
+				return 0, 0, errMalformedLength
+			}
+			continue
+		}
+		length := 0
+		for i, b := range start[1:] {
+			length |= int(b&127) << (7 * i)
+		}
+		if header+length > limit {
+			return 0, 0, fmt.Errorf("%w: %d bytes", ErrPacketTooLarge, header+length)
+		}
+		return header, header + length, nil
+	}
 }
 
 // ReadPacket is paho's ReadPacket with a limit: it checks the size of the whole packet before it allocates anything.

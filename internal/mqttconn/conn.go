@@ -2,66 +2,61 @@ package mqttconn
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 )
 
-// ErrPacketTooLarge says that a received packet is larger than Receiver.MaxPacket.
-var ErrPacketTooLarge = errors.New("mqtt: received packet exceeds the limit")
-
-var errMalformedLength = errors.New("mqtt: malformed remaining length")
-
-// Receiver has the callbacks and limits of a connection. MaxPacket and Publish are required. The functions are called on the goroutine that reads, one at a
-// time: while one blocks, nothing is read, and TCP applies backpressure.
+// Receiver has the callbacks and limits of a connection. MaxPacket and Publish are required. The functions are called on
+// the goroutine that reads, one at a time: while one blocks, nothing is read, and TCP applies backpressure.
 type Receiver struct {
-	// MaxPacket is the size in bytes of the largest packet that is accepted. A reader allocates the size that a header claims.
+	// MaxPacket is the size in bytes of the largest packet that is accepted. A reader allocates the size that a header
+	// claims.
 	MaxPacket int
-	// Publish receives each message. Messages bypass paho's client: its queue is bounded by count, not by bytes, and it passes each message
-	// between goroutines.
+	// Publish receives each message. It does not acknowledge it: see Acks.
 	Publish func(Message)
-	// Puback is called for each PUBACK. It returns false if the PUBACK is not for the caller's messages. Then paho's client gets it. It may be
-	// nil.
+	// Puback is called for each PUBACK. It returns false if the PUBACK is not for the caller's messages: these have packet
+	// ids below FirstID. It may be nil.
 	Puback func(id uint16, reason byte) bool
-	// Idle is called before each read from the network, before each packet that is left to paho's client, and when reading fails. The buffer may hold
-	// part of a message then. On a TLS connection that no Dialer made, Idle is not called before reads. It may be nil.
+	// Idle is called before each read from the network, before each packet that is no PUBLISH and is not taken by Puback,
+	// and when reading fails. The buffer may hold part of a message then. On a TLS connection that no Dialer made, Idle is
+	// not called before reads. It may be nil.
 	Idle func()
 	// DelaysAcks leaves the delay of TCP acknowledgements to the kernel, as other MQTT clients do. So round trips show what
 	// these wait for.
 	DelaysAcks bool
-	// CoalescingDelay returns for how long a read from the network may be delayed at most, so that more bytes gather; 0 is no delay. It may be nil.
+	// CoalescingDelay returns for how long a read from the network may be delayed at most, so that more bytes gather; 0 is
+	// no delay. It may be nil.
 	CoalescingDelay func() time.Duration
 }
 
-// Message is a received PUBLISH.
-type Message struct {
-	*paho.Publish
-	// Size is the size in bytes of the packet and of the copy of its text, which the strings and byte slices of the message point into. It does not count the
-	// list of user properties.
-	Size int
-	// Redelivered is the DUP flag: the broker may have sent the message before, on an earlier connection of the session.
-	Redelivered bool
-}
+// FirstID is the first packet id that Publish and Subscribe use. Lower ones are the caller's, who sends with Send.
+const FirstID = 1 << 15
 
-// Conn wraps a connection for paho's client. Messages, and the PUBACKs that the Receiver takes, go to the Receiver. Everything else goes to the client. No
-// received packet may be larger than Receiver.MaxPacket. Writes are buffered. A goroutine, the flusher, sends them after each packet, or after the reader's
-// coalescing delay (Receiver.CoalescingDelay). Paho locks a connection that is a sync.Locker for each packet.
+// Conn is a connection to a broker. Writes are buffered: a goroutine, the flusher, sends them after each packet, or after
+// the reader's coalescing delay (Receiver.CoalescingDelay). Another one keeps the connection alive: any byte from the broker
+// is a sign of life, and while Receiver.Publish blocks the reader, the broker does not count as silent. All methods are safe
+// for concurrent use; Start is called once, and Close not from a Receiver.
 type Conn struct {
-	net.Conn // the interface: an embedded *net.TCPConn would let writev and ReadFrom bypass Write
-	receiver Receiver
-	reader   *bufio.Reader
-	coalesce *coalescer
-	unread   int   // bytes of the current packet that paho's client has not read yet; owned by the goroutine that reads
-	broken   error // the first read error; all later reads return it
+	network   net.Conn
+	receiver  Receiver
+	reader    *bufio.Reader
+	coalesce  *coalescer
+	maxPacket int // see MaxPacket
+	keepAlive time.Duration
 
-	received atomic.Uint64 // number of messages and PUBACKs that the Receiver has taken
+	received atomic.Uint64 // packets
 	handling atomic.Bool   // Receiver.Publish is running
+
+	slots   chan struct{} // one for each message of Publish that may be in flight
+	waiting waiting       // answers that Publish and Subscribe wait for
 
 	writing sync.Mutex // held for one packet
 
@@ -71,102 +66,131 @@ type Conn struct {
 	out      []byte    // buffered, not yet sent
 	spare    []byte    // buffer for the next out
 	delaying bool      // the reader waits for the coalescing delay; the flusher is woken when that ends
-	err      error
-	closed   bool
-	hurried  bool // Hurry was called during the write in progress
+	err      error     // why the connection ended; nothing is written any more
+	closing  bool      // what is buffered is the last, and is sent within closeGrace
 
-	flushed   chan struct{} // closed when the flusher has ended
-	closeOnce sync.Once
-	closeErr  error
+	done    chan struct{} // closed when err is set
+	workers sync.WaitGroup
 }
 
 const (
 	readBuffer  = 64 << 10
 	maxBuffered = 1 << 20
+	// maxPublishing bounds the messages of Publish in flight. The broker's Receive Maximum bounds them, too.
+	maxPublishing = 64
 	// closeGrace is how long Close tries to send what is buffered, a DISCONNECT as a rule.
 	closeGrace = time.Second
 	// writeTimeout bounds one write to the network. A peer that does not read for that long loses the connection.
 	writeTimeout = 30 * time.Second
 )
 
-// NewConn wraps a connection, which it owns from now on, and starts the flusher. The caller calls Close.
-func NewConn(conn net.Conn, receiver Receiver) *Conn {
-	c := &Conn{receiver: receiver, flushed: make(chan struct{})}
-	c.coalesce, c.Conn = coalescerOf(conn)
-	c.coalesce.beforeRead, c.coalesce.delaysAcks = c.beforeRead, receiver.DelaysAcks
-	c.reader = bufio.NewReaderSize(c.Conn, readBuffer)
+// Connect makes the handshake on a connection, which it owns from now on, also when it fails. The context bounds the
+// handshake only. Nothing is read after the CONNACK before Start; Close must be called. If the broker rejects the
+// connection, the error wraps a *ReasonCodeError.
+func Connect(ctx context.Context, network net.Conn, connect *packets.Connect, receiver Receiver) (*Conn, *packets.Connack, error) {
+	c := newConn(network, receiver)
+	connack, err := handshake(ctx, c.network, c.reader, connect, receiver.MaxPacket)
+	if err != nil {
+		return nil, nil, errors.Join(err, network.Close())
+	}
+	granted := grantedBy(connack, connect)
+	c.keepAlive, c.maxPacket = granted.keepAlive, granted.maxPacket
+	for range min(maxPublishing, granted.receiveMaximum) {
+		c.slots <- struct{}{}
+	}
+	c.workers.Go(c.flush)
+	return c, connack, nil
+}
+
+func newConn(network net.Conn, receiver Receiver) *Conn {
+	c := &Conn{
+		receiver: receiver, maxPacket: math.MaxInt, slots: make(chan struct{}, maxPublishing), done: make(chan struct{}),
+		waiting: waiting{requests: make(map[uint16]*request)},
+	}
+	c.coalesce, c.network = coalescerOf(network)
+	c.coalesce.delaysAcks = receiver.DelaysAcks
+	c.reader = bufio.NewReaderSize(c.network, readBuffer)
 	c.more.L, c.room.L = &c.mu, &c.mu
-	go c.flush()
 	return c
 }
 
-// Lock begins a packet.
-func (c *Conn) Lock() { c.writing.Lock() }
+// Start begins to read and to keep the connection alive.
+func (c *Conn) Start() {
+	c.coalesce.beforeRead = c.beforeRead
+	c.workers.Go(c.read)
+	c.workers.Go(c.ping)
+}
 
-// Unlock ends a packet.
-func (c *Conn) Unlock() {
-	c.writing.Unlock()
+// MaxPacket returns the size in bytes of the largest packet that the broker accepts; math.MaxInt without a limit.
+func (c *Conn) MaxPacket() int { return c.maxPacket }
+
+// RemoteAddr returns the broker's address.
+func (c *Conn) RemoteAddr() net.Addr { return c.network.RemoteAddr() }
+
+// Done returns a channel that is closed when the connection has ended. Receiver.Publish may still run.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err returns why the connection ended, or nil: a *ReasonCodeError after a DISCONNECT, io.EOF if the broker closed it
+// without one, ErrSilent, ErrClosed after Close, ErrPacketTooLarge, or an error of the network.
+func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.err
+}
+
+// Send writes one encoded packet. It blocks while more than maxBuffered bytes are buffered.
+func (c *Conn) Send(packet []byte) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.out) > maxBuffered && c.err == nil {
+		c.more.Signal()
+		c.room.Wait() // the packet's lock stays held, so that packets stay in order
+	}
+	if c.err != nil {
+		return c.err
+	}
+	c.out = append(c.out, packet...)
 	if !c.delaying {
 		c.more.Signal()
 	}
-}
-
-// Write appends to the packet that is being written. It blocks while more than maxBuffered bytes are buffered.
-func (c *Conn) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for len(c.out) > maxBuffered && c.err == nil && !c.closed {
-		c.more.Signal()
-		c.room.Wait() // the packet's lock stays held, so that no other packet is interleaved
-	}
-	if c.err != nil {
-		return 0, c.err
-	}
-	if c.closed {
-		return 0, net.ErrClosed
-	}
-	c.out = append(c.out, p...)
-	return len(p), nil
+	return nil
 }
 
 func (c *Conn) flush() {
-	defer close(c.flushed)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		for len(c.out) == 0 && !c.closed {
+		for len(c.out) == 0 && c.err == nil {
 			c.more.Wait()
 		}
-		if len(c.out) == 0 {
+		if c.err != nil && (!c.closing || len(c.out) == 0) {
+			_ = c.network.Close() // wakes the reader
 			return
 		}
 		sending := c.out
 		c.out, c.spare = c.spare[:0], nil
 		c.room.Broadcast()
-		c.hurried = false
 		c.mu.Unlock()
-		err := c.coalesce.writePieces(c.Conn, sending, c.extendDeadline)
+		err := c.coalesce.writePieces(c.network, sending, c.extendDeadline)
 		c.mu.Lock()
 		if cap(sending) <= 2*maxBuffered {
 			c.spare = sending
 		}
 		if err != nil {
-			c.err = err
-			c.room.Broadcast()
-			_ = c.Conn.Close() // wakes the reader, which reports it
-			return
+			c.failLocked(err)
+			c.closing = false
 		}
 	}
 }
 
-// extendDeadline lets the next piece of a write take writeTimeout, unless Hurry was called for that write or the connection is being closed.
+// extendDeadline lets the next piece of a write take writeTimeout, unless the connection is ending.
 func (c *Conn) extendDeadline() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed && !c.hurried {
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	if c.err == nil {
+		_ = c.network.SetWriteDeadline(time.Now().Add(writeTimeout))
 	}
 }
 
@@ -199,25 +223,19 @@ func (c *Conn) setDelaying(delaying bool) {
 	}
 }
 
-// Read returns the bytes of the packets that the Receiver does not take. Only the reading goroutine of paho's client calls it.
-func (c *Conn) Read(p []byte) (int, error) {
-	for c.unread == 0 {
-		if c.broken == nil {
-			c.broken = c.nextPacket()
+// read handles what the broker sends, until the connection ends.
+func (c *Conn) read() {
+	for {
+		if err := c.nextPacket(); err != nil {
+			c.idle()
+			c.fail(err)
+			return
 		}
-		if c.broken != nil || c.unread > 0 {
-			c.idle() // paho's client may take long before it reads again
-		}
-		if c.broken != nil {
-			return 0, c.broken
-		}
+		c.received.Add(1)
 	}
-	n, err := c.reader.Read(p[:min(len(p), c.unread)])
-	c.unread -= n
-	return n, err
 }
 
-// nextPacket passes the next packet to the Receiver if it is a PUBLISH, or a PUBACK that the Receiver takes. It leaves any other packet to Read.
+// nextPacket reads and handles one packet. An error ends the connection.
 func (c *Conn) nextPacket() error {
 	header, size, err := peekHeader(c.reader, c.receiver.MaxPacket)
 	if err != nil {
@@ -227,82 +245,109 @@ func (c *Conn) nextPacket() error {
 	if err != nil {
 		return err
 	}
-	switch kind := first[0] >> 4; {
-	case kind == packets.PUBLISH:
+	switch first[0] >> 4 {
+	case packets.PUBLISH:
 		message, err := readPublish(c.reader, header, size)
 		if err != nil {
 			return err
 		}
-		c.received.Add(1)
 		c.handling.Store(true)
 		c.receiver.Publish(message)
 		c.handling.Store(false)
 		return nil
-	case kind == packets.PUBACK && c.receiver.Puback != nil:
+	case packets.PUBACK:
 		packet, err := c.reader.Peek(min(size, maxPuback))
 		if err != nil {
 			return err
 		}
-		if id, reason, ok := parsePuback(packet, header); ok && c.receiver.Puback(id, reason) {
-			c.received.Add(1)
-			_, err := c.reader.Discard(size)
-			return err
+		id, reason, ok := parsePuback(packet, header)
+		if !ok {
+			return errMalformed
 		}
+		if c.receiver.Puback == nil || !c.receiver.Puback(id, reason) {
+			c.waiting.answer(id, []byte{reason})
+		}
+		_, err = c.reader.Discard(size)
+		return err
 	}
-	c.unread = size
+	c.idle()
+	packet, err := packets.ReadPacket(c.reader)
+	if err != nil {
+		return err
+	}
+	switch content := packet.Content.(type) {
+	case *packets.Pingresp:
+	case *packets.Suback:
+		c.waiting.answer(content.PacketID, content.Reasons)
+	case *packets.Disconnect:
+		return &ReasonCodeError{Reason: content.ReasonCode, Text: content.Properties.ReasonString}
+	default:
+		return fmt.Errorf("mqtt: unexpected %s", packet.PacketType())
+	}
 	return nil
 }
 
-// SignsOfLife counts the packets that the receiver has taken, the reads that returned bytes, and the blocked pieces of long writes that went through. A large
-// packet delays the PINGRESP, but its bytes show that the peer is alive.
-func (c *Conn) SignsOfLife() uint64 { return c.received.Load() + c.coalesce.alive.Load() }
-
-// Blocked reports whether Receiver.Publish is running. Then a lack of packets is not the peer's silence.
-func (c *Conn) Blocked() bool { return c.handling.Load() }
-
-// Hurry bounds the network write in progress to closeGrace. A caller that is blocked in Write then continues, or gets an error.
-func (c *Conn) Hurry() {
+// fail ends the connection; only the first reason counts.
+func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hurried = true
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(closeGrace))
+	c.failLocked(err)
 }
 
-// Close sends what is buffered, for at most closeGrace, and closes the connection. It may be called several times.
-func (c *Conn) Close() error {
-	c.closeOnce.Do(func() {
-		c.mu.Lock()
-		c.closed = true
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(closeGrace)) // the flusher does not extend it: closed is set
-		c.more.Signal()
-		c.room.Broadcast()
-		c.mu.Unlock()
-		<-c.flushed
-		c.closeErr = c.Conn.Close()
-	})
-	return c.closeErr
+func (c *Conn) failLocked(err error) {
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	close(c.done)
+	c.more.Signal()
+	c.room.Broadcast()
+	_ = c.network.SetWriteDeadline(time.Now().Add(closeGrace)) // a write in progress may block
 }
 
-// peekHeader returns the size of the next packet's fixed header and that of the whole packet.
-func peekHeader(r *bufio.Reader, limit int) (header, size int, err error) {
-	for header = 2; ; header++ {
-		start, err := r.Peek(header)
-		if err != nil {
-			return 0, 0, err
+// Close sends what is buffered and a DISCONNECT, which keeps the session, for at most closeGrace, and waits until the
+// connection has ended and Receiver.Publish has returned. It may be called several times.
+func (c *Conn) Close() {
+	c.mu.Lock()
+	if c.err == nil {
+		c.closing = true
+		c.out = append(c.out, packets.DISCONNECT<<4, 0)
+		c.failLocked(ErrClosed)
+	}
+	c.mu.Unlock()
+	c.workers.Wait()
+}
+
+// ping sends a PINGREQ twice per keep-alive time, and ends the connection if there was no sign of life since the last one.
+func (c *Conn) ping() {
+	if c.keepAlive <= 0 {
+		return
+	}
+	ticker := time.NewTicker(c.keepAlive / 2)
+	defer ticker.Stop()
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	var busy atomic.Bool // the last PINGREQ is still being written
+	for {
+		last := c.signsOfLife()
+		if busy.CompareAndSwap(false, true) {
+			sending.Go(func() {
+				defer busy.Store(false)
+				_ = c.Send([]byte{packets.PINGREQ << 4, 0}) // an error means that the connection has ended
+			})
 		}
-		if start[header-1] >= 128 {
-			if header == 5 {
-				return 0, 0, errMalformedLength
-			}
-			continue
+		select {
+		case <-c.done:
+			return
+		case <-ticker.C:
 		}
-		length := 0
-		for i, b := range start[1:] {
-			length |= int(b&127) << (7 * i)
+		if c.signsOfLife() == last && !c.handling.Load() {
+			c.fail(ErrSilent)
+			return
 		}
-		if header+length > limit {
-			return 0, 0, fmt.Errorf("%w: %d bytes", ErrPacketTooLarge, header+length)
-		}
-		return header, header + length, nil
 	}
 }
+
+// signsOfLife counts received packets, reads that returned bytes, and the blocked pieces of long writes that went through. A
+// large packet delays the PINGRESP, but its bytes show that the broker is alive.
+func (c *Conn) signsOfLife() uint64 { return c.received.Load() + c.coalesce.alive.Load() }

@@ -7,7 +7,6 @@ import (
 	"io"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 )
 
 // errMalformed says that a packet is not what MQTT 5 allows, or not what was asked of the broker.
@@ -29,15 +28,15 @@ func parsePuback(packet []byte, headerSize int) (id uint16, reason byte, ok bool
 
 // received holds a message and its parts of fixed size, so that all of them are one allocation.
 type received struct {
-	publish    paho.Publish
-	properties paho.PublishProperties
+	publish    Publish
+	properties Properties
 	expiry     uint32
 	format     byte
-	user       [4]paho.UserProperty // as many as most requests have
+	user       [4]UserProperty // as many as most requests have
 }
 
 // readPublish reads a PUBLISH of size bytes, the fixed header of headerSize bytes included. It allocates three times: the packet, the text before the
-// payload, and the message. paho's own decoder allocates for each field.
+// payload, and the message. paho's decoder allocates for each field.
 func readPublish(r *bufio.Reader, headerSize, size int) (Message, error) {
 	packet := make([]byte, size)
 	if _, err := io.ReadFull(r, packet); err != nil {
@@ -113,7 +112,7 @@ func (m *received) parseProperties(c *cursor, text string) {
 			if len(p.User) == maxUserProperties {
 				p.User = p.User[1:]
 			}
-			p.User = append(p.User, paho.UserProperty{Key: key, Value: value})
+			p.User = append(p.User, UserProperty{Key: key, Value: value})
 		default: // a topic alias, which this client does not allow, or a property that a PUBLISH cannot have
 			c.bad = true
 		}

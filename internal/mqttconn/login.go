@@ -27,6 +27,16 @@ func (l *Login) PasswordNow() []byte {
 	return l.Password()
 }
 
+// Packet returns a CONNECT packet.
+func (l *Login) Packet(clientID string, cleanStart bool) *packets.Connect {
+	password := l.PasswordNow()
+	return &packets.Connect{
+		ClientID: clientID, CleanStart: cleanStart, KeepAlive: uint16(l.KeepAlive / time.Second),
+		Username: l.Username, UsernameFlag: l.Username != "", Password: password, PasswordFlag: password != nil,
+		Properties: &packets.Properties{},
+	}
+}
+
 // Publisher connects under a client id, with a clean start, only to publish. It goes to the address that the
 // dialer has come to, and to no other one: the node's own session chooses the broker, and clients of that
 // broker do not receive what is published at another one.
@@ -37,11 +47,7 @@ func (l *Login) Publisher(ctx context.Context, clientID string) (*Publisher, err
 	if err != nil {
 		return nil, err
 	}
-	password := l.PasswordNow()
-	publisher, err := NewPublisher(ctx, conn, &packets.Connect{
-		ClientID: clientID, CleanStart: true, KeepAlive: uint16(l.KeepAlive / time.Second),
-		Username: l.Username, UsernameFlag: l.Username != "", Password: password, PasswordFlag: password != nil,
-	}, l.Window)
+	publisher, err := NewPublisher(ctx, conn, l.Packet(clientID, true), l.Window)
 	if err != nil {
 		return nil, fmt.Errorf("connect as %s: %w", clientID, err)
 	}

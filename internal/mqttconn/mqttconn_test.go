@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 )
@@ -71,15 +70,16 @@ func TestReadPacketIsBounded(t *testing.T) {
 				t.Errorf("%x was read", header)
 			}
 			near, far := net.Pipe()
-			conn := NewConn(near, Receiver{MaxPacket: 1024, Publish: func(m Message) { t.Errorf("%x was received: %+v", header, m) }})
+			conn := newConn(near, Receiver{MaxPacket: 1024, Publish: func(m Message) { t.Errorf("%x was received: %+v", header, m) }})
 			go func() {
 				_, _ = far.Write([]byte(header)) // as much as is read
 				_ = far.Close()
 			}()
-			if _, err := conn.Read(make([]byte, 10)); err == nil || errors.Is(err, io.EOF) {
+			conn.read()
+			if err := conn.Err(); err == nil || errors.Is(err, io.EOF) {
 				t.Errorf("%x was received: %v", header, err)
 			}
-			_ = conn.Close()
+			_ = near.Close()
 		})
 	}
 }
@@ -104,13 +104,13 @@ func TestBrokerAddressesAreParsed(t *testing.T) {
 	}
 }
 
-// Messages go to the Receiver and not to paho's client, in whatever pieces they arrive. While the Receiver handles a message, nothing more is read.
+// Messages go to the Receiver, in whatever pieces they arrive. While the Receiver handles a message, nothing more is read.
 func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		inHand, letGo := make(chan Message), make(chan struct{})
 		var pubacks []uint16
-		conn := NewConn(near, Receiver{
+		conn := newConn(near, Receiver{
 			MaxPacket: 1 << 20,
 			Publish: func(m Message) {
 				inHand <- m
@@ -125,7 +125,7 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 		message := AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 9, Payload: []byte("payload"), Properties: &packets.Properties{
 			ResponseTopic: "r", CorrelationData: []byte("c"), MessageExpiry: &expiry, User: []packets.User{{Key: "k", Value: "v"}},
 		}})
-		others := []byte{0xd0, 0, 0x40, 3, 0, 1, 0x10, 0x40, 2, 0, 2} // PINGRESP, a PUBACK for the Receiver, a PUBACK for paho's client
+		others := []byte{0xd0, 0, 0x40, 3, 0, 1, 0x10, 0x40, 2, 0, 2} // PINGRESP, a PUBACK for the Receiver, another PUBACK
 		var read atomic.Int64                                         // bytes
 		go func() {
 			for _, b := range append(append(append([]byte{}, message...), others...), message...) {
@@ -136,10 +136,10 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 			}
 			_ = far.Close()
 		}()
-		passed := make(chan []byte)
+		ended := make(chan struct{})
 		go func() {
-			all, _ := io.ReadAll(conn) // how it ends does not matter
-			passed <- all
+			defer close(ended)
+			conn.read()
 		}()
 		for i, upTo := range []int{len(message), 2*len(message) + len(others)} {
 			p := <-inHand
@@ -154,18 +154,16 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 			if p.Size < len(message) || p.Redelivered {
 				t.Errorf("%d bytes for a packet of %d, redelivered: %v", p.Size, len(message), p.Redelivered)
 			}
-			if !conn.Blocked() {
-				t.Error("the receiver handles a message, and Blocked is false")
+			if !conn.handling.Load() {
+				t.Error("the receiver handles a message, and that is not known")
 			}
 			letGo <- struct{}{}
 		}
-		if got := <-passed; !bytes.Equal(got, []byte{0xd0, 0, 0x40, 2, 0, 2}) {
-			t.Errorf("paho gets %x", got)
+		<-ended
+		if !slices.Equal(pubacks, []uint16{1, 2}) || conn.received.Load() != 5 || !errors.Is(conn.Err(), io.EOF) {
+			t.Errorf("PUBACKs of %v, %d received, %v", pubacks, conn.received.Load(), conn.Err())
 		}
-		if !slices.Equal(pubacks, []uint16{1, 2}) || conn.received.Load() != 3 {
-			t.Errorf("PUBACKs of %v, %d received", pubacks, conn.received.Load())
-		}
-		_ = conn.Close()
+		_ = near.Close()
 	})
 }
 
@@ -175,18 +173,18 @@ func TestIdleIsCalledBeforeReadFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			near, far := net.Pipe()
 			received, idleAfter := false, false
-			conn := NewConn(near, Receiver{
+			conn := newConn(near, Receiver{
 				MaxPacket: 1024, Publish: func(Message) { received, idleAfter = true, false }, Idle: func() { idleAfter = received },
 			})
 			go func() {
 				_, _ = far.Write(append(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1}), end...)) // as much as is read
 			}()
-			_, _ = conn.Read(make([]byte, 10))
+			conn.read()
 			if !idleAfter {
 				t.Error("Idle was not called after the last message")
 			}
 			_ = far.Close()
-			_ = conn.Close()
+			_ = near.Close()
 		})
 	}
 }
@@ -195,26 +193,18 @@ func TestIdleIsCalledBeforeReadFails(t *testing.T) {
 func TestWritesDuringACoalescingDelayAreSentAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 20 * time.Millisecond
-		near, far := net.Pipe()
 		delays := 0
-		conn := NewConn(near, Receiver{MaxPacket: 1 << 20, Publish: func(Message) {}, CoalescingDelay: func() time.Duration {
+		conn, far := connected(t, &packets.Properties{}, Receiver{Publish: func(Message) {}, CoalescingDelay: func() time.Duration {
 			if delays++; delays > 1 {
 				return 0
 			}
 			return delay
 		}})
-		read := make(chan struct{})
-		go func() {
-			defer close(read)
-			_, _ = conn.Read(make([]byte, 1)) // ends with the connection
-		}()
 		synctest.Wait() // the reader is in its delay
 		began := time.Now()
-		conn.Lock()
-		if _, err := conn.Write([]byte("x")); err != nil {
+		if err := conn.Send([]byte("x")); err != nil {
 			t.Fatal(err)
 		}
-		conn.Unlock()
 		if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
 			t.Error(err)
 		}
@@ -222,8 +212,7 @@ func TestWritesDuringACoalescingDelayAreSentAfterIt(t *testing.T) {
 			t.Errorf("it came after %v", took)
 		}
 		_ = far.Close()
-		<-read
-		_ = conn.Close()
+		conn.Close()
 	})
 }
 
@@ -257,22 +246,24 @@ func TestDecoderReadsWhatPahoWrites(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		read := paho.PublishFromPacketPublish(want)
-		if want.QoS == 0 {
-			read.PacketID = 0
+		if got.Redelivered != want.Duplicate || want.QoS == 1 && got.PacketID != want.PacketID || want.QoS == 0 && got.PacketID != 0 {
+			t.Fatalf("%+v\n%+v", got, want)
 		}
-		if len(read.Properties.CorrelationData) == 0 {
-			read.Properties.CorrelationData, got.Properties.CorrelationData = nil, nil // paho's encoder leaves an empty one out
+		read := got.Packet()
+		want.PacketID, want.Duplicate, want.Properties.SubscriptionIdentifier = 0, false, nil // parsePublish skips the last one
+		for _, p := range []*packets.Publish{read, want} {
+			if len(p.Properties.CorrelationData) == 0 {
+				p.Properties.CorrelationData = nil // paho's encoder leaves an empty one out
+			}
+			if len(p.Properties.User) == 0 {
+				p.Properties.User = nil
+			}
+			if len(p.Payload) == 0 {
+				p.Payload = nil
+			}
 		}
-		read.Properties.SubscriptionIdentifier = nil // parsePublish skips it
-		if len(read.Properties.User) == 0 {
-			read.Properties.User, got.Properties.User = nil, nil
-		}
-		if !reflect.DeepEqual(read.Properties, got.Properties) {
-			t.Fatalf("%+v\n%+v", got.Properties, read.Properties)
-		}
-		if got.Topic != read.Topic || got.QoS != read.QoS || got.PacketID != read.PacketID || got.Retain != read.Retain || got.Redelivered != want.Duplicate || !bytes.Equal(got.Payload, read.Payload) {
-			t.Fatalf("%+v\n%+v", got, read)
+		if !reflect.DeepEqual(read, want) {
+			t.Fatalf("%+v\n%+v", read, want)
 		}
 	})
 }
@@ -319,9 +310,11 @@ func FuzzParsePublish(f *testing.F) {
 
 // PUBACKs leave in the order of arrival, whatever the order in which messages are done.
 func TestPubacksLeaveInOrderOfArrival(t *testing.T) {
-	near, far := net.Pipe()
-	conn := NewConn(near, Receiver{MaxPacket: 1 << 20})
+	conn, far := connected(t, &packets.Properties{}, Receiver{Publish: func(Message) {}})
 	acks := NewAcks(conn)
+	if _, err := io.ReadFull(far, make([]byte, 2)); err != nil { // PINGREQ
+		t.Fatal(err)
+	}
 	var numbers []uint64
 	for id := uint16(1); id <= 3; id++ {
 		numbers = append(numbers, acks.Arrived(id))
@@ -338,7 +331,7 @@ func TestPubacksLeaveInOrderOfArrival(t *testing.T) {
 		}
 	}
 	_ = far.Close()
-	_ = conn.Close()
+	conn.Close()
 }
 
 // fakeBroker answers CONNECT, then does what the test wants.

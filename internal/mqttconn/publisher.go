@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
-	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -61,68 +59,29 @@ type Publisher struct {
 // broker rejects the connection, the error wraps a *ReasonCodeError.
 func NewPublisher(ctx context.Context, conn net.Conn, connect *packets.Connect, window int) (*Publisher, error) {
 	p := &Publisher{
-		maxPacket: math.MaxInt, starved: make(chan struct{}, 1), down: make(chan struct{}), ended: make(chan struct{}),
+		starved: make(chan struct{}, 1), down: make(chan struct{}), ended: make(chan struct{}),
 	}
 	p.coalesce, p.conn = coalescerOf(conn)
 	_, p.records = conn.(*tls.Conn)
 	p.coalesce.beforeRead = p.beforeRead
 	p.reader = bufio.NewReaderSize(p.conn, 32<<10)
 	p.more.L, p.room.L = &p.mu, &p.mu
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	keepAlive, err := p.handshake(connect, window)
-	if !stop() && err == nil {
-		err = context.Cause(ctx)
-	}
+	connack, err := handshake(ctx, p.conn, p.reader, connect, maxIncoming)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	p.workers.Go(p.write)
-	p.workers.Go(p.read)
-	p.workers.Go(func() { p.ping(keepAlive) })
-	go p.finish()
-	return p, nil
-}
-
-func (p *Publisher) handshake(connect *packets.Connect, window int) (keepAlive time.Duration, err error) {
-	if connect.Properties == nil {
-		connect.Properties = &packets.Properties{}
-	}
-	limit := uint32(maxIncoming)
-	connect.ProtocolName, connect.ProtocolVersion, connect.Properties.MaximumPacketSize = "MQTT", 5, &limit
-	if _, err := connect.WriteTo(p.conn); err != nil {
-		return 0, err
-	}
-	packet, err := ReadPacket(p.reader, maxIncoming)
-	if err != nil {
-		return 0, err
-	}
-	connack, ok := packet.Content.(*packets.Connack)
-	if !ok {
-		return 0, fmt.Errorf("mqtt: %s instead of CONNACK", packet.PacketType())
-	}
-	properties := connack.Properties
-	if connack.ReasonCode >= 0x80 {
-		return 0, &ReasonCodeError{Reason: connack.ReasonCode, Text: properties.ReasonString}
-	}
-	keepAlive = time.Duration(connect.KeepAlive) * time.Second
-	if properties.ServerKeepAlive != nil {
-		keepAlive = time.Duration(*properties.ServerKeepAlive) * time.Second
-	}
-	if properties.MaximumPacketSize != nil {
-		p.maxPacket = int(*properties.MaximumPacketSize)
-	}
-	window = min(window, math.MaxUint16)
-	if properties.ReceiveMaximum != nil {
-		if *properties.ReceiveMaximum == 0 {
-			return 0, errors.New("mqtt: CONNACK with Receive Maximum 0")
-		}
-		window = min(window, int(*properties.ReceiveMaximum))
-	}
+	granted := grantedBy(connack, connect)
+	p.maxPacket = granted.maxPacket
+	window = min(window, granted.receiveMaximum)
 	p.ids, p.flight = make(chan uint16, window), make([]func(byte, error), window+1)
 	for id := 1; id <= window; id++ {
 		p.ids <- uint16(id)
 	}
-	return keepAlive, nil
+	p.workers.Go(p.write)
+	p.workers.Go(p.read)
+	p.workers.Go(func() { p.ping(granted.keepAlive) })
+	go p.finish()
+	return p, nil
 }
 
 // MaxPacket returns the size in bytes of the largest packet that the broker accepts; math.MaxInt without a limit.

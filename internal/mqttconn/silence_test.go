@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 )
 
 // halting is a slow connection: each Read takes 50 ms and returns at most 1000 bytes.
@@ -31,22 +30,21 @@ func TestLargePacketOnASlowConnectionIsNoSilence(t *testing.T) {
 				_, _ = there.Write([]byte{0x20, 3, 0, 0, 0})
 				_, _ = there.Write(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1, Payload: make([]byte, size), Properties: &packets.Properties{}}))
 			}()
-			got, failed := make(chan int, 1), make(chan error, 4)
-			conn := NewConn(halting{here}, Receiver{MaxPacket: 1 << 20, Publish: func(m Message) { got <- len(m.Payload) }})
-			client := paho.NewClient(paho.ClientConfig{
-				Conn: conn, Session: NewSession(), PingHandler: &Pinger{}, PacketTimeout: time.Second, OnClientError: func(err error) { failed <- err },
+			got := make(chan int, 1)
+			conn, _, err := Connect(t.Context(), halting{here}, &packets.Connect{ClientID: "x", KeepAlive: 10, CleanStart: true}, Receiver{
+				MaxPacket: 1 << 20, Publish: func(m Message) { got <- len(m.Payload) },
 			})
-			if _, err := client.Connect(t.Context(), &paho.Connect{ClientID: "x", KeepAlive: 10, CleanStart: true}); err != nil {
+			if err != nil {
 				t.Fatal(err)
 			}
+			conn.Start()
 			select {
 			case <-got:
-			case err := <-failed:
-				t.Error(err)
+			case <-conn.Done():
+				t.Error(conn.Err())
 			}
 			_ = there.Close()
-			_ = conn.Close()
-			<-client.Done()
+			conn.Close()
 		})
 	})
 	t.Run("sent", func(t *testing.T) {

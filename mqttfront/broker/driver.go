@@ -5,14 +5,14 @@ import (
 	"context"
 	"errors"
 
-	"github.com/eclipse/paho.golang/paho"
+	"holdfast/internal/mqttconn"
 )
 
 // Driver provides what the MQTT standard does not: when and with which QoS a request was published, which clients have disconnected, a way to disconnect
 // a client, and whether the identity in requests can be trusted. Its methods are safe for concurrent use.
 type Driver interface {
 	// Origin returns what the broker reports about a request beyond the MQTT standard.
-	Origin(request *paho.Publish) Origin
+	Origin(request *mqttconn.Publish) Origin
 	// WatchDisconnects calls disconnected for each client that the broker reports as disconnected. It may report one disconnect several times. It returns an
 	// error if the broker cannot be watched now: the caller tries again. When the context ends, it returns nil, or an error that does not matter. Only
 	// one call runs at a time.
@@ -63,7 +63,7 @@ var ErrUnsupported = errors.New("not supported by this broker")
 type NoDriver struct{}
 
 // Origin implements Driver.
-func (NoDriver) Origin(*paho.Publish) Origin { return Origin{} }
+func (NoDriver) Origin(*mqttconn.Publish) Origin { return Origin{} }
 
 // WatchDisconnects implements Driver.
 func (NoDriver) WatchDisconnects(ctx context.Context, _ func(Disconnect)) error {

@@ -18,9 +18,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
+	"holdfast/internal/mqttconn"
 
 	"holdfast/internal/ordered"
 	"holdfast/mqttfront/broker"
@@ -121,7 +121,7 @@ const (
 )
 
 // Origin implements broker.Driver.
-func (b *Broker) Origin(request *paho.Publish) (origin broker.Origin) {
+func (b *Broker) Origin(request *mqttconn.Publish) (origin broker.Origin) {
 	for _, user := range request.Properties.User {
 		switch user.Key {
 		case connectionProperty:

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 	"go.uber.org/goleak"
 
 	"holdfast/internal/mqttconn"
@@ -47,14 +46,19 @@ func startBroker(t *testing.T) *Broker {
 const patience = 10 * time.Second
 
 // connect connects a client that receives what it subscribes to.
-func connect(t *testing.T, b *Broker, options *paho.Connect, received func(*paho.Publish)) (*paho.Client, error) {
+func connect(t *testing.T, b *Broker, options *packets.Connect, received func(*mqttconn.Publish)) (*mqttconn.Conn, error) {
 	t.Helper()
 	network, err := net.Dial("tcp", b.Address())
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if options.KeepAlive == 0 {
+		options.KeepAlive = 30
+	}
 	var acks *mqttconn.Acks
-	conn := mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: 1 << 20, Publish: func(p mqttconn.Message) {
+	conn, _, err := mqttconn.Connect(ctx, network, options, mqttconn.Receiver{MaxPacket: 1 << 20, Publish: func(p mqttconn.Message) {
 		if received != nil {
 			received(p.Publish)
 		}
@@ -62,23 +66,13 @@ func connect(t *testing.T, b *Broker, options *paho.Connect, received func(*paho
 			_ = acks.Done(acks.Arrived(p.PacketID)) // an error means that the connection has ended
 		}
 	}})
-	acks = mqttconn.NewAcks(conn)
-	client := paho.NewClient(paho.ClientConfig{Conn: conn, PingHandler: &mqttconn.Pinger{}})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if options.KeepAlive == 0 {
-		options.KeepAlive = 30
-	}
-	if _, err := client.Connect(ctx, options); err != nil {
-		_ = conn.Close()
+	if err != nil {
 		return nil, err
 	}
-	t.Cleanup(func() {
-		_ = client.Disconnect(&paho.Disconnect{})
-		<-client.Done()
-		_ = conn.Close()
-	})
-	return client, nil
+	acks = mqttconn.NewAcks(conn)
+	conn.Start()
+	t.Cleanup(conn.Close)
+	return conn, nil
 }
 
 func publisher(t *testing.T, b *Broker, id string) *mqttconn.Publisher {
@@ -109,7 +103,7 @@ func TestManyRequestsAtOnceDoNotHangTheBroker(t *testing.T) {
 	const outstanding = 256
 	b := startBroker(t)
 	answers := publisher(t, b, "answers")
-	responder, err := connect(t, b, &paho.Connect{ClientID: "responder", CleanStart: true}, func(p *paho.Publish) {
+	responder, err := connect(t, b, &packets.Connect{ClientID: "responder", CleanStart: true}, func(p *mqttconn.Publish) {
 		_ = answers.Publish(t.Context(), &packets.Publish{Topic: "response", Payload: p.Payload}, func(byte, error) {})
 		answers.Flush()
 	})
@@ -118,15 +112,15 @@ func TestManyRequestsAtOnceDoNotHangTheBroker(t *testing.T) {
 	}
 	places := make(chan struct{}, outstanding)
 	var done atomic.Int64
-	requester, err := connect(t, b, &paho.Connect{ClientID: "requester", CleanStart: true}, func(*paho.Publish) {
+	requester, err := connect(t, b, &packets.Connect{ClientID: "requester", CleanStart: true}, func(*mqttconn.Publish) {
 		done.Add(1)
 		<-places
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for client, topic := range map[*paho.Client]string{responder: "request", requester: "response"} {
-		if err := mqttconn.Subscribe(t.Context(), client, paho.SubscribeOptions{Topic: topic, QoS: 1}); err != nil {
+	for client, topic := range map[*mqttconn.Conn]string{responder: "request", requester: "response"} {
+		if err := client.Subscribe(t.Context(), packets.SubOptions{Topic: topic, QoS: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -183,14 +177,14 @@ func TestPubackIsClean(t *testing.T) {
 }
 
 // subscribedNode connects a node, and returns the requests that it receives.
-func subscribedNode(t *testing.T, b *Broker) <-chan *paho.Publish {
+func subscribedNode(t *testing.T, b *Broker) <-chan *mqttconn.Publish {
 	t.Helper()
-	requests := make(chan *paho.Publish, 10)
-	node, err := connect(t, b, &paho.Connect{ClientID: "holdfast-n1-in", CleanStart: true, UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("secret")}, func(p *paho.Publish) { requests <- p })
+	requests := make(chan *mqttconn.Publish, 10)
+	node, err := connect(t, b, &packets.Connect{ClientID: "holdfast-n1-in", CleanStart: true, UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("secret")}, func(p *mqttconn.Publish) { requests <- p })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mqttconn.Subscribe(t.Context(), node, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1}); err != nil {
+	if err := node.Subscribe(t.Context(), packets.SubOptions{Topic: topics.Invoke, QoS: 1}); err != nil {
 		t.Fatal(err)
 	}
 	return requests
@@ -212,11 +206,11 @@ func TestRequestThatNoNodeReceivesIsAcknowledgedWith0x10(t *testing.T) {
 	if reason := acknowledged(); reason != mqttconn.ReasonNoMatchingSubscriber {
 		t.Errorf("nobody has subscribed: reason 0x%02X", reason)
 	}
-	observer, err := connect(t, b, &paho.Connect{ClientID: "observer", CleanStart: true}, func(*paho.Publish) {})
+	observer, err := connect(t, b, &packets.Connect{ClientID: "observer", CleanStart: true}, func(*mqttconn.Publish) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mqttconn.Subscribe(t.Context(), observer, paho.SubscribeOptions{Topic: "#", QoS: 1}); err != nil {
+	if err := observer.Subscribe(t.Context(), packets.SubOptions{Topic: "#", QoS: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if reason := acknowledged(); reason != mqttconn.ReasonNoMatchingSubscriber {
@@ -240,11 +234,11 @@ func TestTakenPortIsAnError(t *testing.T) {
 // Only nodes may connect with the client ids of nodes, or publish on the topics of notifications and probes.
 func TestNodesAreProtected(t *testing.T) {
 	b := startBroker(t)
-	for name, options := range map[string]*paho.Connect{
+	for name, options := range map[string]*packets.Connect{
 		"a session's client id":                  {ClientID: "holdfast-n1-in"},
 		"a publishing connection's client id":    {ClientID: "holdfast-out-0"},
 		"a client id of nodes, a wrong password": {ClientID: "holdfast-out-0", UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("guess")},
-		"a will on a notification topic":         {ClientID: "c", WillMessage: &paho.WillMessage{Topic: "clients/statestore/v1/x/y/command/notify/z", QoS: 1}},
+		"a will on a notification topic":         {ClientID: "c", WillFlag: true, WillTopic: "clients/statestore/v1/x/y/command/notify/z", WillQOS: 1, WillProperties: &packets.Properties{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := connect(t, b, options, nil); err == nil {
@@ -252,7 +246,7 @@ func TestNodesAreProtected(t *testing.T) {
 			}
 		})
 	}
-	if _, err := connect(t, b, &paho.Connect{ClientID: "holdfast-out-0", UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("secret")}, nil); err != nil {
+	if _, err := connect(t, b, &packets.Connect{ClientID: "holdfast-out-0", UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("secret")}, nil); err != nil {
 		t.Errorf("a node was not let in: %v", err)
 	}
 	for _, topic := range []string{"clients/statestore/v1/x/y/command/notify/z", "holdfast/holdfast/n1/probe"} {

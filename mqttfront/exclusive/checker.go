@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
+	"holdfast/internal/mqttconn"
 
 	"holdfast/hlc"
 	"holdfast/internal/topics"
@@ -108,7 +108,7 @@ func (c *Checker) update(change func()) {
 }
 
 // Answered takes a message from the response topic.
-func (c *Checker) Answered(message *paho.Publish) {
+func (c *Checker) Answered(message *mqttconn.Publish) {
 	if message.Properties == nil {
 		return
 	}
@@ -131,7 +131,7 @@ func (c *Checker) Answered(message *paho.Publish) {
 }
 
 // IsQuestion reports whether a request is a question of this cluster, which nobody is to answer. It notes who asks in another cluster.
-func (c *Checker) IsQuestion(message *paho.Publish) (own bool) {
+func (c *Checker) IsQuestion(message *mqttconn.Publish) (own bool) {
 	from := storeOf(message)
 	if from == "" {
 		return false
@@ -207,7 +207,7 @@ func (c *Checker) Ask() {
 }
 
 // storeOf returns the cluster and the node that a question or an answer names, or an empty string.
-func storeOf(message *paho.Publish) (from string) {
+func storeOf(message *mqttconn.Publish) (from string) {
 	if message.Properties == nil {
 		return ""
 	}
@@ -223,7 +223,7 @@ func storeOf(message *paho.Publish) (from string) {
 func quoted(name string) string { return fmt.Sprintf("%.*q", maxName, name) }
 
 // Run asks until the context ends. publish publishes a message by the session whose client id is Config.ClientID.
-func (c *Checker) Run(ctx context.Context, publish func(context.Context, *paho.Publish) error) {
+func (c *Checker) Run(ctx context.Context, publish func(context.Context, *mqttconn.Publish) error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -261,7 +261,7 @@ func (c *Checker) interval() time.Duration {
 }
 
 // ask publishes a question, and waits for an answer.
-func (c *Checker) ask(ctx context.Context, publish func(context.Context, *paho.Publish) error) {
+func (c *Checker) ask(ctx context.Context, publish func(context.Context, *mqttconn.Publish) error) {
 	nonce := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, c.env.Random()), c.env.Random())
 	c.mu.Lock()
 	c.nonce, c.answered = string(nonce), false
@@ -269,11 +269,11 @@ func (c *Checker) ask(ctx context.Context, publish func(context.Context, *paho.P
 	expiry := uint32(questionExpiry / time.Second)
 	asking, cancel := context.WithTimeout(ctx, maxUnasked)
 	defer cancel()
-	err := publish(asking, &paho.Publish{
+	err := publish(asking, &mqttconn.Publish{
 		Topic: topics.Invoke, QoS: 1, Payload: fmt.Appendf(nil, "*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n", len(c.key), c.key),
-		Properties: &paho.PublishProperties{
+		Properties: &mqttconn.Properties{
 			ResponseTopic: c.ResponseTopic(), CorrelationData: nonce, MessageExpiry: &expiry,
-			User: paho.UserProperties{
+			User: mqttconn.UserProperties{
 				{Key: "__ts", Value: hlc.Timestamp{Wall: c.env.Wall(), NodeID: c.config.ClientID}.String()},
 				{Key: "__srcId", Value: c.config.ClientID},
 				{Key: wire.StoreProperty, Value: c.key},

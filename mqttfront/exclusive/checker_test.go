@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
+	"holdfast/internal/mqttconn"
 
 	"holdfast/mqttfront/wire"
 )
@@ -43,7 +43,7 @@ func (b *broker) start(t *testing.T, name string, random func() uint64) *cluster
 	b.mu.Lock()
 	b.clusters[name] = c
 	b.mu.Unlock()
-	go c.Run(t.Context(), func(_ context.Context, message *paho.Publish) error { return b.publish(name, message) })
+	go c.Run(t.Context(), func(_ context.Context, message *mqttconn.Publish) error { return b.publish(name, message) })
 	go func() {
 		for t.Context().Err() == nil {
 			c.AwaitAlone(t.Context())
@@ -73,7 +73,7 @@ func (b *broker) cut(name string, away bool) {
 	b.away[name] = away
 }
 
-func (b *broker) publish(from string, message *paho.Publish) error {
+func (b *broker) publish(from string, message *mqttconn.Publish) error {
 	b.mu.Lock()
 	fault, foreign, asker := b.fault, b.foreign, b.clusters[from]
 	var others []*cluster
@@ -86,7 +86,7 @@ func (b *broker) publish(from string, message *paho.Publish) error {
 	if fault != nil {
 		return fault
 	}
-	answer := &paho.Publish{Properties: &paho.PublishProperties{CorrelationData: message.Properties.CorrelationData}}
+	answer := &mqttconn.Publish{Properties: &mqttconn.Properties{CorrelationData: message.Properties.CorrelationData}}
 	if foreign {
 		asker.Answered(answer)
 	}
@@ -199,7 +199,7 @@ func TestDeniedQuestionDelaysNobody(t *testing.T) {
 		c := New(Config{Cluster: "a", Node: "n1", ClientID: "a-n1-in"}, Environment{
 			Leads: func() bool { return true }, Wall: func() int64 { return 0 }, Random: counter(3), Observe: func(bool) {}, Log: slog.New(slog.DiscardHandler),
 		})
-		go c.Run(t.Context(), func(context.Context, *paho.Publish) error {
+		go c.Run(t.Context(), func(context.Context, *mqttconn.Publish) error {
 			asked++
 			return denial{errors.New("not authorized")}
 		})
@@ -250,13 +250,13 @@ func TestForgedAnswersDoNotCount(t *testing.T) {
 		b := newBroker()
 		c := b.start(t, "a", counter(3))
 		time.Sleep(time.Second)
-		c.Answered(&paho.Publish{})
-		c.Answered(&paho.Publish{Properties: &paho.PublishProperties{CorrelationData: []byte("guessed")}})
-		c.IsQuestion(&paho.Publish{Properties: &paho.PublishProperties{User: paho.UserProperties{{Key: wire.StoreProperty, Value: strings.Repeat("x\n", 1000)}}}})
+		c.Answered(&mqttconn.Publish{})
+		c.Answered(&mqttconn.Publish{Properties: &mqttconn.Properties{CorrelationData: []byte("guessed")}})
+		c.IsQuestion(&mqttconn.Publish{Properties: &mqttconn.Properties{User: mqttconn.UserProperties{{Key: wire.StoreProperty, Value: strings.Repeat("x\n", 1000)}}}})
 		if notes := c.Notes(); c.Err() != nil || len(notes) != 1 || len(notes[0]) > 400 || strings.Contains(notes[0], "\n") {
 			t.Errorf("%v, %q", c.Err(), notes)
 		}
-		if !c.IsQuestion(&paho.Publish{Properties: &paho.PublishProperties{User: paho.UserProperties{{Key: wire.StoreProperty, Value: "a/n2"}}}}) {
+		if !c.IsQuestion(&mqttconn.Publish{Properties: &mqttconn.Properties{User: mqttconn.UserProperties{{Key: wire.StoreProperty, Value: "a/n2"}}}}) {
 			t.Error("a question of its own cluster is not known")
 		}
 	})

@@ -74,7 +74,7 @@ type path struct {
 const idDigits = 16
 
 func newPath(t testing.TB, size int) *path {
-	p := &path{t: t, bytes: burst(size)}
+	p := &path{t: t, bytes: append([]byte{packets.CONNACK << 4, 3, 0, 0, 0}, burst(size)...)}
 	for i := range size {
 		correlation := fmt.Appendf(nil, "%c%c%c%0*d", 9, 0, idDigits, idDigits, i) // the property, its length, its value
 		p.ids = append(p.ids, bytes.Index(p.bytes, correlation)+3)
@@ -107,13 +107,17 @@ func (p *path) run() {
 		}
 	}
 	var acks *mqttconn.Acks
-	conn := mqttconn.NewConn(&replay{bytes: p.bytes, left: len(p.bytes)}, mqttconn.Receiver{MaxPacket: session.MaxPacket, Publish: func(message mqttconn.Message) {
+	conn, _, err := mqttconn.Connect(context.Background(), &replay{bytes: p.bytes, left: len(p.bytes)}, &packets.Connect{}, mqttconn.Receiver{MaxPacket: session.MaxPacket, Publish: func(message mqttconn.Message) {
 		number := acks.Arrived(message.PacketID)
 		p.front.receiver.decodeAndAdmit(context.Background(), message, now(), func() { _ = acks.Done(number) })
 	}})
-	acks = mqttconn.NewAcks(conn)
-	if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
+	if err != nil {
 		p.t.Fatal(err)
+	}
+	acks = mqttconn.NewAcks(conn)
+	conn.Start()
+	if <-conn.Done(); conn.Err() != io.EOF {
+		p.t.Fatal(conn.Err())
 	}
 	p.number++
 	p.apply(&fsm.Entry{Term: 1, Number: p.number, Elapsed: int64(p.number), Wall: 1_696_374_425_000, Commands: p.store.proposed}, p.store.tags)
@@ -126,7 +130,7 @@ func (p *path) run() {
 	if keys := p.store.machine.Status().Keys; int(keys) != len(p.ids) {
 		p.t.Fatalf("%d keys", keys)
 	}
-	_ = conn.Close()
+	conn.Close()
 	if p.front.Busy() != 0 {
 		p.t.Fatalf("%d busy", p.front.Busy())
 	}

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
@@ -43,8 +41,8 @@ func TestPublisherOfAnInvalidResponseTopicIsKicked(t *testing.T) {
 		go f.clients.kicker.Run(ctx)
 		serve(f)
 		acknowledged := false
-		f.receiver.decodeAndAdmit(ctx, mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
-			ResponseTopic: topics.Invoke, CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "robot"}},
+		f.receiver.decodeAndAdmit(ctx, mqttconn.Message{Publish: &mqttconn.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &mqttconn.Properties{
+			ResponseTopic: topics.Invoke, CorrelationData: []byte("0123456789abcdef"), User: mqttconn.UserProperties{{Key: "__srcId", Value: "robot"}},
 		}}}, now(), func() { acknowledged = true })
 		if !acknowledged {
 			t.Error("the message is left at the broker")

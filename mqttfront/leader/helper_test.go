@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/fsm"
@@ -146,7 +145,7 @@ func arrive(f *node, payload, correlation string, user ...string) (acknowledged 
 
 // message returns a request as the broker delivers it. See arrive for user.
 func message(payload, correlation string, expiry *uint32, user ...string) mqttconn.Message {
-	p := &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &paho.PublishProperties{
+	p := &mqttconn.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &mqttconn.Properties{
 		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), MessageExpiry: expiry,
 	}}
 	for i := 0; i < len(user); i += 2 {

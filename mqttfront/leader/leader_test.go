@@ -15,8 +15,6 @@ import (
 	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/wire"
 	"holdfast/resp"
-
-	"github.com/eclipse/paho.golang/paho"
 )
 
 // A request is acknowledged when the broker has its reply. A node that does not lead takes none.
@@ -304,7 +302,7 @@ func TestBytesUnderWayAreThoseThatAreKept(t *testing.T) {
 		if i >= 10 {
 			ctx = ended
 		}
-		f.receiver.decodeAndAdmit(ctx, mqttconn.Message{Size: 100_000, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(get), Properties: &paho.PublishProperties{
+		f.receiver.decodeAndAdmit(ctx, mqttconn.Message{Size: 100_000, Publish: &mqttconn.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(get), Properties: &mqttconn.Properties{
 			ResponseTopic: fmt.Sprintf("clients/c%d/r", i), CorrelationData: fmt.Appendf(nil, "%016d", i),
 		}}}, now(), func() {})
 	}

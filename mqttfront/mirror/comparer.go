@@ -119,14 +119,14 @@ func (c *comparer) runPass(ctx context.Context, queuedVersions map[topic]string)
 	if err != nil {
 		return found, err
 	}
-	defer conn.close()
+	defer conn.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
-	watching.Go(func() { // ends the waits below with the connection; paho would wait for its timeout
+	watching.Go(func() { // ends awaitRetained with the connection
 		select {
 		case <-ctx.Done():
-		case <-conn.client.Done():
-			cancel(conn.reason())
+		case <-conn.Done():
+			cancel(conn.Err())
 		}
 	})
 	defer watching.Wait()

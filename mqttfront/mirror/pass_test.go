@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"holdfast/fsm"
 	"holdfast/hlc"
 	"holdfast/internal/mqttconn"
@@ -97,9 +95,9 @@ func (c *comparing) answer(accepted bool) map[topic]bool {
 
 // retained returns a retained message. An empty version is none.
 func retained(topic, value, version string) mqttconn.Message {
-	message := mqttconn.Message{Publish: &paho.Publish{Topic: topic, Retain: true, Payload: []byte(value)}}
+	message := mqttconn.Message{Publish: &mqttconn.Publish{Topic: topic, Retain: true, Payload: []byte(value)}}
 	if version != "" {
-		message.Properties = &paho.PublishProperties{User: paho.UserProperties{{Key: versionProperty, Value: version}}}
+		message.Properties = &mqttconn.Properties{User: mqttconn.UserProperties{{Key: versionProperty, Value: version}}}
 	}
 	return message
 }

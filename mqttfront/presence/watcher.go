@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
+	"github.com/eclipse/paho.golang/packets"
 
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
@@ -53,8 +53,8 @@ type Watcher struct {
 	// resumable says that the broker may have kept the session of this process.
 	resumable bool
 
-	mu     sync.Mutex
-	client *paho.Client
+	mu   sync.Mutex
+	conn *mqttconn.Conn // nil without a session
 }
 
 // New returns a Watcher that is not connected yet.
@@ -67,7 +67,7 @@ func (w *Watcher) now() int64 { return w.wall + time.Since(w.start).Milliseconds
 
 // Origin implements broker.Driver. It stamps a request with the time of the call plus Slack. The ledger stamps a disconnect with its time less Slack. So a
 // disconnect never ends a watch whose KEYNOTIFY came after it.
-func (w *Watcher) Origin(*paho.Publish) broker.Origin {
+func (w *Watcher) Origin(*mqttconn.Publish) broker.Origin {
 	return broker.Origin{Time: w.now() + int64(Slack/time.Millisecond)}
 }
 
@@ -88,58 +88,45 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, report func(broker.Disco
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	s := &session{config: &w.config, source: w.source, ledger: w.ledger, topic: w.topic(), now: w.now, reason: make(chan error, 1)}
-	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received})
-	s.acks = mqttconn.NewAcks(s.conn)
-	s.client = paho.NewClient(paho.ClientConfig{
-		Conn: s.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: w.config.ConnectTimeout,
-		OnClientError:      s.ended,
-		OnServerDisconnect: func(d *paho.Disconnect) { s.ended(&mqttconn.ReasonCodeError{Reason: d.ReasonCode}) },
-	})
+	s := &session{config: &w.config, source: w.source, ledger: w.ledger, topic: w.topic(), now: w.now}
 	began := w.now()
-	connack, err := s.client.Connect(dialing, s.connect(w.resumable))
+	conn, connack, err := mqttconn.Connect(dialing, network, s.connect(w.resumable), mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received})
 	if err != nil {
-		_ = s.conn.Close() // the earlier error is returned
 		w.config.Dialer.Next()
-		if connack != nil {
-			err = &mqttconn.ReasonCodeError{Reason: connack.ReasonCode}
-		}
 		return fmt.Errorf("connect as %s: %w", s.clientID(), err)
 	}
+	s.conn, s.acks = conn, mqttconn.NewAcks(conn)
 	w.resumable = true
-	s.begin(began, connack.SessionPresent)
-	err = s.serve(ctx, dialing, func() { w.setClient(s.client) }, w.Publish)
-	w.setClient(nil)
+	w.ledger.begin(began, connack.SessionPresent)
+	conn.Start()
+	err = s.serve(ctx, dialing, func() { w.setConn(conn) }, w.Publish)
+	w.setConn(nil)
 	if err != nil && ctx.Err() == nil {
 		w.config.Dialer.Next() // this broker refuses the subscription, or ends its connections
 	}
-	s.conn.Hurry()                              // so that the DISCONNECT cannot block
-	_ = s.client.Disconnect(&paho.Disconnect{}) // keeps the session; an error means that the connection is gone already
-	<-s.client.Done()
-	_ = s.conn.Close()
-	s.handling.Lock() // after this, no message reaches the ledger
-	defer s.handling.Unlock()
-	s.closed = true
+	conn.Close()
 	return err
 }
 
-func (w *Watcher) setClient(client *paho.Client) {
+func (w *Watcher) setConn(conn *mqttconn.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.client = client
+	w.conn = conn
 }
 
 // Publish publishes at QoS 1 by the session: a marker, or a command to the broker. It returns ErrNotConnected if there is no session.
 func (w *Watcher) Publish(ctx context.Context, topic string, payload []byte) error {
 	w.mu.Lock()
-	client := w.client
+	conn := w.conn
 	w.mu.Unlock()
-	if client == nil {
+	if conn == nil {
 		return ErrNotConnected
 	}
-	response, err := client.Publish(ctx, &paho.Publish{Topic: topic, QoS: 1, Payload: payload})
-	if response != nil && response.ReasonCode >= 0x80 {
-		return &mqttconn.ReasonCodeError{Reason: response.ReasonCode}
+	ctx, cancel := context.WithTimeout(ctx, w.config.ConnectTimeout)
+	defer cancel()
+	reason, err := conn.Publish(ctx, &mqttconn.Publish{Topic: topic, QoS: 1, Payload: payload})
+	if err == nil && reason >= 0x80 {
+		return &mqttconn.ReasonCodeError{Reason: reason}
 	}
 	return err
 }
@@ -151,54 +138,35 @@ type session struct {
 	ledger *ledger
 	topic  string       // of markers
 	now    func() int64 // Watcher.now
-	client *paho.Client
 	conn   *mqttconn.Conn
 	acks   *mqttconn.Acks
-	reason chan error // why the connection ended: the first error
-
-	handling sync.Mutex // guards the fields below, and serializes the ledger
-	begun    bool
-	early    []mqttconn.Message // messages that arrived before begin was called
-	closed   bool
 }
 
 func (s *session) clientID() string {
 	return s.config.Cluster + "-" + s.config.Node + "-presence"
 }
 
-func (s *session) connect(resume bool) *paho.Connect {
+func (s *session) connect(resume bool) *packets.Connect {
 	config := s.config
 	var password []byte
 	if config.Password != nil {
 		password = config.Password()
 	}
-	age, receive, packet := uint32(config.SessionExpiry/time.Second), uint16(65535), uint32(maxPacket)
-	return &paho.Connect{
+	age, receive := uint32(config.SessionExpiry/time.Second), uint16(65535)
+	return &packets.Connect{
 		ClientID: s.clientID(), CleanStart: !resume, KeepAlive: uint16(config.KeepAlive / time.Second),
 		Username: config.Username, UsernameFlag: config.Username != "", Password: password, PasswordFlag: password != nil,
-		Properties: &paho.ConnectProperties{SessionExpiryInterval: &age, ReceiveMaximum: &receive, MaximumPacketSize: &packet},
+		Properties: &packets.Properties{SessionExpiryInterval: &age, ReceiveMaximum: &receive},
 	}
-}
-
-// begin starts the ledger's session, and handles the messages that came before CONNACK was handled.
-func (s *session) begin(began int64, resumed bool) {
-	s.handling.Lock()
-	defer s.handling.Unlock()
-	s.ledger.begin(began, resumed)
-	s.begun = true
-	for _, message := range s.early {
-		s.handleLocked(message)
-	}
-	s.early = nil
 }
 
 // serve subscribes, calls subscribed, and publishes markers until the connection or the context ends.
 func (s *session) serve(ctx, subscribing context.Context, subscribed func(), publish func(context.Context, string, []byte) error) error {
-	subscriptions := []paho.SubscribeOptions{{Topic: s.topic, QoS: 1, RetainHandling: 2}}
+	subscriptions := []packets.SubOptions{{Topic: s.topic, QoS: 1, RetainHandling: 2}}
 	for _, filter := range s.source.Filters() {
-		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: filter, QoS: 1})
+		subscriptions = append(subscriptions, packets.SubOptions{Topic: filter, QoS: 1})
 	}
-	if err := mqttconn.Subscribe(subscribing, s.client, subscriptions...); err != nil {
+	if err := s.conn.Subscribe(subscribing, subscriptions...); err != nil {
 		return err
 	}
 	subscribed()
@@ -208,50 +176,20 @@ func (s *session) serve(ctx, subscribing context.Context, subscribed func(), pub
 	for {
 		payload := fmt.Appendf(nil, "%d %d", s.config.Boot, s.now())
 		if err := publish(ctx, s.topic, payload); err != nil && ctx.Err() == nil {
-			return s.cause(fmt.Errorf("publish a marker: %w", err))
+			return fmt.Errorf("publish a marker: %w", err)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.client.Done():
-			return s.cause(errors.New("the connection ended"))
+		case <-s.conn.Done():
+			return s.conn.Err()
 		case <-ticker.C:
 		}
 	}
 }
 
-// cause returns why the connection ended if that is known within 100 ms, else other. Paho calls back after the end, each time in a goroutine of its own.
-func (s *session) cause(other error) error {
-	select {
-	case err := <-s.reason:
-		return err
-	case <-time.After(100 * time.Millisecond):
-		return other
-	}
-}
-
-func (s *session) ended(err error) {
-	select {
-	case s.reason <- err:
-	default:
-	}
-}
-
-// received takes a message from the connection.
+// received takes a message from the connection: it gives it to the ledger, and acknowledges it.
 func (s *session) received(message mqttconn.Message) {
-	s.handling.Lock()
-	defer s.handling.Unlock()
-	switch {
-	case s.closed:
-	case s.begun:
-		s.handleLocked(message)
-	default:
-		s.early = append(s.early, message)
-	}
-}
-
-// handleLocked gives a message to the ledger, and acknowledges it.
-func (s *session) handleLocked(message mqttconn.Message) {
 	if message.QoS == 1 {
 		defer func(number uint64) { _ = s.acks.Done(number) }(s.acks.Arrived(message.PacketID)) // an error means that the connection has ended
 	}

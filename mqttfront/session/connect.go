@@ -3,10 +3,11 @@ package session
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
+	"github.com/eclipse/paho.golang/packets"
 
 	"holdfast/internal/mqttconn"
 )
@@ -21,46 +22,38 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("connect: %w", err)
 	}
-	c := &connection{traits: s.traits, subscribed: s.subscribed, receivedAfter: s.horizon(), reason: make(chan error, 1), confirmed: make(chan struct{})}
+	c := &connection{traits: s.traits, subscribed: s.subscribed, receivedAfter: s.horizon(), reason: make(chan error, 1)}
 	c.handlerCtx, c.endHandling = context.WithCancel(ctx)
 	defer c.endHandling()
 	receiver := mqttconn.Receiver{MaxPacket: MaxPacket, Publish: c.received, DelaysAcks: !s.bringsRequests()}
 	if s.bringsRequests() {
 		receiver.Idle, receiver.CoalescingDelay = s.handler.Flush, s.handler.CoalescingDelay
 	}
-	c.conn = mqttconn.NewConn(network, receiver)
-	c.acks = mqttconn.NewAcks(c.conn)
-	s.current.Store(c)
-	defer s.current.Store(nil)
-	c.client = paho.NewClient(paho.ClientConfig{
-		Conn: c.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: max(login.Timeout, s.config.SessionExpiry),
-		OnClientError:      c.end,
-		OnServerDisconnect: func(d *paho.Disconnect) { c.end(&mqttconn.ReasonCodeError{Reason: d.ReasonCode}) },
-	})
 	began := time.Now()
-	connack, err := c.client.Connect(dialing, s.packet())
+	conn, connack, err := mqttconn.Connect(dialing, network, s.packet(), receiver)
 	if err != nil {
-		_ = c.conn.Close() // the earlier error is returned
-		if connack != nil {
-			err = &mqttconn.ReasonCodeError{Reason: connack.ReasonCode}
-		}
 		return "", fmt.Errorf("connect as %s: %w", s.clientID, err)
 	}
+	c.conn, c.acks = conn, mqttconn.NewAcks(conn)
 	c.begin(began, connack.SessionPresent)
 	if s.confirm != nil { // a node that was paused on its way to the broker must not read what the leader is given
 		if err := s.confirm(dialing); err != nil {
-			c.close()
+			conn.Close()
 			return "", err
 		}
 	}
-	close(c.confirmed)
+	s.current.Store(c)
+	defer s.current.Store(nil)
+	conn.Start()
 	subscribing := dialing
 	if connack.SessionPresent { // the session's queued messages may come before the SUBACK, and take long
-		subscribing = ctx
+		within, cancel := context.WithTimeout(ctx, max(login.Timeout, s.config.SessionExpiry))
+		defer cancel()
+		subscribing = within
 	}
 	err = c.serve(ctx, subscribing)
 	c.close()
-	return network.RemoteAddr().String(), err
+	return conn.RemoteAddr().String(), err
 }
 
 // horizon returns a moment after which the broker received all that it has not seen acknowledged. For a node's own session it
@@ -98,18 +91,12 @@ func (s *session) subscribed() {
 // packet returns the CONNECT packet. The cluster's session is never begun clean: Mosquitto saves no session to disk that
 // began so, and the messages queued in it would be lost when the broker restarts. A node's own session has nothing to
 // keep.
-func (s *session) packet() *paho.Connect {
-	login := s.env.Login
-	password := login.PasswordNow()
-	keep, receive, packet := uint32(0), uint16(65535), uint32(MaxPacket)
+func (s *session) packet() *packets.Connect {
+	connect := s.env.Login.Packet(s.clientID, !s.bringsRequests())
+	keep, receive := uint32(0), uint16(math.MaxUint16)
 	if s.bringsRequests() {
 		keep = s.probes.sessionExpiry()
 	}
-	return &paho.Connect{
-		ClientID: s.clientID, CleanStart: !s.bringsRequests(), KeepAlive: uint16(login.KeepAlive / time.Second),
-		Username: login.Username, UsernameFlag: login.Username != "", Password: password, PasswordFlag: password != nil,
-		Properties: &paho.ConnectProperties{
-			SessionExpiryInterval: &keep, ReceiveMaximum: &receive, MaximumPacketSize: &packet, RequestProblemInfo: true,
-		},
-	}
+	connect.Properties = &packets.Properties{SessionExpiryInterval: &keep, ReceiveMaximum: &receive}
+	return connect
 }

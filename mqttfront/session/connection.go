@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
+	"github.com/eclipse/paho.golang/packets"
 
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
@@ -18,15 +18,13 @@ import (
 type connection struct {
 	traits            // what all connections of the session share
 	subscribed func() // called when the broker has acknowledged the subscriptions
-	client     *paho.Client
 	conn       *mqttconn.Conn
 	acks       *mqttconn.Acks
 
 	handlerCtx  context.Context // passed to Handler.Receive; ends with the connection
 	endHandling context.CancelFunc
-	confirmed   chan struct{} // closed when messages may be handled
-	reason      chan error    // why the connection ends; only the first is kept
-	unreturned  atomic.Int32  // probes that the broker has acknowledged, and not delivered, since its last message on this connection
+	reason      chan error   // why the connection ends; only the first is kept
+	unreturned  atomic.Int32 // probes that the broker has acknowledged, and not delivered, since its last message on this connection
 
 	mu sync.Mutex // guards the fields below
 	// receivedAfter is a moment after which the broker received what arrives now, and sentAfter one after which it sent that.
@@ -42,30 +40,23 @@ type returnedProbe struct {
 	sent time.Time
 }
 
-// errEnded means that the connection closed, and that neither a DISCONNECT packet nor a client error says why. Mosquitto 2.0 closes a connection like
-// that when another client connects with the same client id.
-var errEnded = errors.New("the connection ended")
-
 // close ends the connection. The broker keeps the session.
 func (c *connection) close() {
 	c.endHandling() // Handler.Receive may wait for room
-	c.conn.Hurry()
-	_ = c.client.Disconnect(&paho.Disconnect{}) // an error means that the connection is gone already
-	<-c.client.Done()
+	c.conn.Close()
 	if c.bringsRequests() {
 		c.handler.Flush() // process the messages that arrived last
 	}
-	_ = c.conn.Close()
 }
 
 // subscribe subscribes to the probes and, for the cluster's session, to requests.
 func (c *connection) subscribe(ctx context.Context) error {
-	subscriptions := []paho.SubscribeOptions{{Topic: c.probes.topic, RetainHandling: 2}} // at QoS 0, this node sends nothing back: see nagle
+	subscriptions := []packets.SubOptions{{Topic: c.probes.topic, RetainHandling: 2}} // at QoS 0, this node sends nothing back: see nagle
 	if c.bringsRequests() {
 		subscriptions[0].QoS = 1
-		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2})
+		subscriptions = append(subscriptions, packets.SubOptions{Topic: topics.Invoke, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2})
 	}
-	return mqttconn.Subscribe(ctx, c.client, subscriptions...)
+	return c.conn.Subscribe(ctx, subscriptions...)
 }
 
 // serve subscribes, sends probes, and returns when the connection or the context ends. subscribeCtx bounds the wait for the
@@ -76,10 +67,10 @@ func (c *connection) serve(ctx, subscribeCtx context.Context) error {
 	}
 	c.subscribed()
 	if c.replies.Topic != "" {
-		if err := mqttconn.Subscribe(subscribeCtx, c.client, paho.SubscribeOptions{Topic: c.replies.Topic, QoS: 1, RetainHandling: 2}); err != nil {
+		if err := c.conn.Subscribe(subscribeCtx, packets.SubOptions{Topic: c.replies.Topic, QoS: 1, RetainHandling: 2}); err != nil {
 			c.sender.set(nil, deniedError{err}) // the session is of use without it
 		} else {
-			c.sender.set(c.client, nil)
+			c.sender.set(c.conn, nil)
 			if c.replies.Begun != nil {
 				c.replies.Begun()
 			}
@@ -96,13 +87,8 @@ func (c *connection) serve(ctx, subscribeCtx context.Context) error {
 		return ctx.Err()
 	case err := <-c.reason:
 		return err
-	case <-c.client.Done():
-		select {
-		case err := <-c.reason:
-			return err
-		case <-time.After(time.Second): // paho calls OnClientError and OnServerDisconnect in new goroutines after Done is closed
-			return errEnded
-		}
+	case <-c.conn.Done():
+		return c.conn.Err()
 	}
 }
 
@@ -141,11 +127,6 @@ func (c *connection) probeAcknowledged(ctx context.Context) {
 // received handles a message. It blocks while Handler.Receive has no room. Then nothing is read, and TCP applies
 // backpressure.
 func (c *connection) received(message mqttconn.Message) {
-	select {
-	case <-c.confirmed:
-	case <-c.handlerCtx.Done():
-		return
-	}
 	arrival := Arrival{At: time.Now()}
 	c.status.recordMessage()
 	c.unreturned.Store(0)

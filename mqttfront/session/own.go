@@ -7,8 +7,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"holdfast/internal/mqttconn"
 )
 
@@ -26,7 +24,7 @@ func NewOwn(config *Config, env *Environment, replies Replies) *Own {
 
 // Publish publishes a message at QoS 1 by the session's connection, and waits for its PUBACK. It fails while there is no connection, and if
 // the broker has refused the subscription of the replies.
-func (s *Own) Publish(ctx context.Context, message *paho.Publish) error {
+func (s *Own) Publish(ctx context.Context, message *mqttconn.Publish) error {
 	return s.sender.publish(ctx, message)
 }
 
@@ -106,7 +104,7 @@ func (s *Own) Err() error {
 const stableUptime = time.Second
 
 // endedWithoutReason reports whether the broker closed the connection without a DISCONNECT, as some do at a session takeover.
-func endedWithoutReason(err error) bool { return errors.Is(err, errEnded) || errors.Is(err, io.EOF) }
+func endedWithoutReason(err error) bool { return errors.Is(err, io.EOF) }
 
 // Run keeps the session connected until the context ends.
 func (s *Own) Run(ctx context.Context) {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
+	"holdfast/internal/mqttconn"
 )
 
 // prober sends probes to this node's own session through the broker. The broker keeps the order: it received everything
@@ -111,8 +111,11 @@ func (p *prober) run(ctx context.Context, c *connection, acknowledged func()) {
 		number, payload := p.begin(c)
 		began := time.Now()
 		sending, cancel := context.WithTimeout(ctx, p.env.Login.KeepAlive)
-		_, err := c.client.Publish(sending, &paho.Publish{Topic: p.topic, QoS: 1, Payload: payload})
+		reason, err := c.conn.Publish(sending, &mqttconn.Publish{Topic: p.topic, QoS: 1, Payload: payload})
 		cancel()
+		if err == nil && reason >= 0x80 {
+			err = &mqttconn.ReasonCodeError{Reason: reason}
+		}
 		if err == nil {
 			acknowledged()
 			if p.judges && p.nagle.isJudging() {

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"holdfast/internal/mqttconn"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,35 +34,35 @@ func (t *traits) bringsRequests() bool { return t.handler != nil }
 // Replies is a topic of a node's own session, on which replies to what it publishes come.
 type Replies struct {
 	Topic   string
-	Receive func(*paho.Publish)
+	Receive func(*mqttconn.Publish)
 	// Begun is called when the topic is subscribed to; it may be nil.
 	Begun func()
 }
 
 // sender publishes by the connection that a session has.
 type sender struct {
-	mu     sync.Mutex
-	client *paho.Client // nil while there is none
-	err    error        // why there is none
+	mu   sync.Mutex
+	conn *mqttconn.Conn // nil while there is none
+	err  error          // why there is none
 }
 
-func (s *sender) set(client *paho.Client, err error) {
+func (s *sender) set(conn *mqttconn.Conn, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.client, s.err = client, err
+	s.conn, s.err = conn, err
 }
 
 // publish publishes a message at QoS 1, and waits for its PUBACK.
-func (s *sender) publish(ctx context.Context, message *paho.Publish) error {
+func (s *sender) publish(ctx context.Context, message *mqttconn.Publish) error {
 	s.mu.Lock()
-	client, err := s.client, s.err
+	conn, err := s.conn, s.err
 	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	response, err := client.Publish(ctx, message)
-	if response != nil && response.ReasonCode >= 0x80 {
-		return deniedError{&mqttconn.ReasonCodeError{Reason: response.ReasonCode}}
+	reason, err := conn.Publish(ctx, message)
+	if err == nil && reason >= 0x80 {
+		return deniedError{&mqttconn.ReasonCodeError{Reason: reason}}
 	}
 	return err
 }

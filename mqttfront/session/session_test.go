@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/mqttconn"
@@ -92,18 +91,23 @@ func start(t *testing.T, run func(context.Context)) (stop func()) {
 func connected(t *testing.T, s *session) (c *connection, receive func(topic string, payload []byte)) {
 	near, far := net.Pipe()
 	go mqtttest.Serve(far, func(*packets.ControlPacket) (packets.Packet, bool) { return nil, true })
-	conn := mqttconn.NewConn(near, mqttconn.Receiver{MaxPacket: MaxPacket})
-	t.Cleanup(func() { _, _ = conn.Close(), far.Close() })
+	conn, _, err := mqttconn.Connect(t.Context(), near, &packets.Connect{}, mqttconn.Receiver{MaxPacket: MaxPacket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		conn.Close()
+		_ = far.Close()
+	})
 	c = &connection{
 		traits: s.traits, subscribed: s.subscribed, receivedAfter: s.horizon(), handlerCtx: t.Context(), reason: make(chan error, 1),
-		acks: mqttconn.NewAcks(conn), confirmed: make(chan struct{}),
+		conn: conn, acks: mqttconn.NewAcks(conn),
 	}
 	c.begin(time.Now(), true)
-	close(c.confirmed)
 	number := uint16(0)
 	return c, func(topic string, payload []byte) {
 		number++
-		c.received(mqttconn.Message{Publish: &paho.Publish{Topic: topic, QoS: 1, PacketID: number, Payload: payload}})
+		c.received(mqttconn.Message{Publish: &mqttconn.Publish{Topic: topic, QoS: 1, PacketID: number, Payload: payload}})
 	}
 }
 

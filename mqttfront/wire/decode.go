@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
+	"holdfast/internal/mqttconn"
 
 	"holdfast/fsm"
 	"holdfast/hlc"
@@ -65,7 +65,7 @@ type Decoder struct {
 // Decode fills in r from a message that arrived at a time. r must be zero, except for Command.BrokerTime, which Decode does not touch. publisherQoS is the
 // QoS with which the client published, as the broker reports it; 0 is unknown. For VerdictIgnore and VerdictKick, Decode returns the reason. For the other
 // verdicts it returns ttl: how long the request is worth answering.
-func (d *Decoder) Decode(message *paho.Publish, arrived time.Time, publisherQoS byte, r *Request) (ttl time.Duration, verdict Verdict, reason string) {
+func (d *Decoder) Decode(message *mqttconn.Publish, arrived time.Time, publisherQoS byte, r *Request) (ttl time.Duration, verdict Verdict, reason string) {
 	topic := message.Properties.ResponseTopic
 	if topic == "" {
 		return 0, VerdictIgnore, ReasonNoResponseTopic
@@ -100,7 +100,7 @@ func (d *Decoder) Decode(message *paho.Publish, arrived time.Time, publisherQoS 
 }
 
 // decodeCommand checks the QoS, the Correlation Data, the protocol version and the size of a request, and parses its payload.
-func (d *Decoder) decodeCommand(message *paho.Publish, p *properties, publisherQoS byte, r *Request) Verdict {
+func (d *Decoder) decodeCommand(message *mqttconn.Publish, p *properties, publisherQoS byte, r *Request) Verdict {
 	switch {
 	case message.QoS != 1 || publisherQoS > 1:
 		r.Command.Error = fsm.ErrorQoS
@@ -128,7 +128,7 @@ func (d *Decoder) decodeCommand(message *paho.Publish, p *properties, publisherQ
 }
 
 // messageSize returns the approximate memory of a request, in bytes.
-func messageSize(message *paho.Publish) int {
+func messageSize(message *mqttconn.Publish) int {
 	size := RequestOverhead + len(message.Payload) + len(message.Properties.ResponseTopic) + len(message.Properties.CorrelationData)
 	for i := range message.Properties.User {
 		size += len(message.Properties.User[i].Key) + len(message.Properties.User[i].Value)

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
@@ -39,7 +37,7 @@ func TestResponseTopicOfAnotherClientIsRefused(t *testing.T) {
 // The size of a request counts everything that a client can make a node keep.
 func TestSizeCountsEverything(t *testing.T) {
 	big := strings.Repeat("x", 10_000)
-	message := &paho.Publish{QoS: 1, Payload: []byte("p"), Properties: &paho.PublishProperties{ResponseTopic: "clients/c/" + big, CorrelationData: []byte(big)}}
+	message := &mqttconn.Publish{QoS: 1, Payload: []byte("p"), Properties: &mqttconn.Properties{ResponseTopic: "clients/c/" + big, CorrelationData: []byte(big)}}
 	for _, key := range []string{"__srcId", "__ts", "__ft", "__protVer", "x"} {
 		message.Properties.User.Add(key, big)
 	}
@@ -51,13 +49,13 @@ func TestSizeCountsEverything(t *testing.T) {
 }
 
 // set returns a SET request as clients send it.
-func set() *paho.Publish {
+func set() *mqttconn.Publish {
 	expiry := uint32(10)
-	return &paho.Publish{
+	return &mqttconn.Publish{
 		Topic: topics.Invoke, QoS: 1, Payload: resp.AppendArray(nil, "SET", "key", strings.Repeat("v", 100)),
-		Properties: &paho.PublishProperties{
+		Properties: &mqttconn.Properties{
 			ResponseTopic: "clients/client-1/services/statestore/_any_/command/invoke/response", CorrelationData: []byte("0123456789abcdef"), MessageExpiry: &expiry,
-			User: paho.UserProperties{{Key: "__ts", Value: "1696374425000:00001:client-1"}, {Key: "__srcId", Value: "client-1"}, {Key: "__protVer", Value: "1.0"}},
+			User: mqttconn.UserProperties{{Key: "__ts", Value: "1696374425000:00001:client-1"}, {Key: "__srcId", Value: "client-1"}, {Key: "__protVer", Value: "1.0"}},
 		},
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"hash"
 	"sync"
 
-	"github.com/eclipse/paho.golang/paho"
+	"holdfast/internal/mqttconn"
 
 	"holdfast/fsm"
 )
@@ -17,7 +17,7 @@ const minIdentifying = 16
 // requestID returns the identity of a request: the first 16 bytes of a SHA-256 over the fields that identify it. Two messages with equal ids are
 // copies of one request. The id is zero if the Correlation Data is too short. It depends on no setting, so all nodes compute the same id, also while a
 // change of settings is rolled out.
-func requestID(claimedID string, message *paho.Publish, timestamp, token string) (id fsm.RequestID) {
+func requestID(claimedID string, message *mqttconn.Publish, timestamp, token string) (id fsm.RequestID) {
 	if len(message.Properties.CorrelationData) < minIdentifying {
 		return id
 	}

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/eclipse/paho.golang/paho"
+	"holdfast/internal/mqttconn"
 
 	"holdfast/internal/policy"
 )
@@ -33,7 +33,7 @@ type properties struct {
 	asksForStore       bool // it has StoreProperty
 }
 
-func (i *Identity) read(user paho.UserProperties) (p properties) {
+func (i *Identity) read(user mqttconn.UserProperties) (p properties) {
 	for n := range user {
 		key, value := user[n].Key, user[n].Value
 		switch {

@@ -64,6 +64,9 @@ func drawTunables(r *rand.Rand, nodes int) *tunables {
 	return t
 }
 
+// fewExecuting is a small Config.Executing: how many requests a leader executes at once.
+const fewExecuting = 4
+
 func (t *tunables) drawFront(r *rand.Rand) {
 	f := &t.front
 	f.SessionExpiry = time.Duration(2+r.IntN(6)) * time.Second
@@ -80,7 +83,7 @@ func (t *tunables) drawFront(r *rand.Rand) {
 	f.ProposalAge = pick(r, 500*time.Millisecond, 5*time.Second)
 	switch r.IntN(6) {
 	case 0:
-		f.Executing = 4
+		f.Executing = fewExecuting
 	case 1, 2:
 		f.RequestBytes = 32 << 10
 	case 3:

@@ -6,14 +6,12 @@ package echo
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
 	"holdfast/internal/mqttconn"
 )
@@ -69,7 +67,6 @@ type responder struct {
 	config     Config
 	value      []byte // the reply to a GET
 	publishers []*mqttconn.Publisher
-	conn       *mqttconn.Conn
 	acks       *mqttconn.Acks
 	// unacknowledged counts the replies that the broker has not acknowledged.
 	unacknowledged atomic.Int64
@@ -96,29 +93,27 @@ func (r *responder) addPublisher(ctx context.Context, number int) error {
 	return err
 }
 
-var errEnded = errors.New("the connection ended")
-
 func (r *responder) serve(ctx context.Context) error {
 	network, err := r.config.Dialer.Dial(ctx)
 	if err != nil {
 		return err
 	}
-	r.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: func(m mqttconn.Message) { r.received(ctx, m.Publish) }, Idle: r.flush, CoalescingDelay: r.coalescingDelay})
-	defer func() { _ = r.conn.Close() }() // nothing of it matters any more
-	r.acks = mqttconn.NewAcks(r.conn)
-	client := paho.NewClient(paho.ClientConfig{
-		Conn: r.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{},
-	})
 	receiveMaximum := uint16(65535)
-	_, err = client.Connect(ctx, &paho.Connect{
+	conn, _, err := mqttconn.Connect(ctx, network, &packets.Connect{
 		ClientID: r.config.ClientID, CleanStart: true, KeepAlive: keepAlive,
 		Username: r.config.Username, UsernameFlag: r.config.Username != "", Password: r.config.Password, PasswordFlag: r.config.Password != nil,
-		Properties: &paho.ConnectProperties{ReceiveMaximum: &receiveMaximum},
+		Properties: &packets.Properties{ReceiveMaximum: &receiveMaximum},
+	}, mqttconn.Receiver{
+		MaxPacket: maxPacket, Publish: func(m mqttconn.Message) { r.received(ctx, m.Publish) }, Idle: r.flush,
+		CoalescingDelay: r.coalescingDelay,
 	})
 	if err != nil {
 		return err
 	}
-	if err := mqttconn.Subscribe(ctx, client, paho.SubscribeOptions{Topic: r.config.Topic, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2}); err != nil {
+	defer conn.Close()
+	r.acks = mqttconn.NewAcks(conn)
+	conn.Start()
+	if err := conn.Subscribe(ctx, packets.SubOptions{Topic: r.config.Topic, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2}); err != nil {
 		return err
 	}
 	if r.config.Connected != nil {
@@ -126,16 +121,14 @@ func (r *responder) serve(ctx context.Context) error {
 	}
 	select {
 	case <-ctx.Done():
-		_ = client.Disconnect(&paho.Disconnect{}) // an error means that it is disconnected already
-		<-client.Done()
 		return nil
-	case <-client.Done():
-		return errEnded
+	case <-conn.Done():
+		return conn.Err()
 	}
 }
 
 // received answers a request. serve notices the end of the subscribing connection; replies on a lost publishing connection are lost.
-func (r *responder) received(ctx context.Context, p *paho.Publish) {
+func (r *responder) received(ctx context.Context, p *mqttconn.Publish) {
 	if p.QoS == 1 {
 		_ = r.acks.Done(r.acks.Arrived(p.PacketID))
 	}
@@ -159,7 +152,7 @@ func (r *responder) flush() {
 	}
 }
 
-func (r *responder) answer(p *paho.Publish) *packets.Publish {
+func (r *responder) answer(p *mqttconn.Publish) *packets.Publish {
 	format, expiry := byte(0), uint32(time.Minute/time.Second)
 	payload := []byte("+OK\r\n")
 	if bytes.HasPrefix(p.Payload, []byte("*2\r\n$3\r\nGET")) {
