@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 
-	"github.com/knadh/koanf/parsers/yaml"
-	"github.com/knadh/koanf/providers/rawbytes"
-	"github.com/knadh/koanf/v2"
-	yaml3 "go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // Load returns the default settings overridden by the file (if its name is not empty), the environment, and the flags, in this
@@ -73,20 +71,22 @@ func loadFile(file string, byPath map[string]*Field) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	decoder := yaml3.NewDecoder(bytes.NewReader(data))
-	var first, second yaml3.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var first, second yaml.Node
 	if err := decoder.Decode(&first); err == nil && !errors.Is(decoder.Decode(&second), io.EOF) {
 		return fmt.Errorf("%w: %s: there is more than one YAML document in it", ErrInvalid, file)
 	}
-	parsed := koanf.New(".")
-	if err := parsed.Load(rawbytes.Provider(data), yaml.Parser()); err != nil {
+	var document map[string]any
+	if err := yaml.Unmarshal(data, &document); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrInvalid, file, err)
 	}
 	if path := dottedKey(&first); path != "" {
 		return fmt.Errorf("%w: %s: write it as nested keys, without a dot", ErrInvalid, path)
 	}
-	for _, path := range parsed.Keys() {
-		value := parsed.Get(path)
+	values := make(map[string]any)
+	flatten("", document, values)
+	for _, path := range slices.Sorted(maps.Keys(values)) {
+		value := values[path]
 		field, known := byPath[path]
 		if !known {
 			if empty, isMap := value.(map[string]any); (value == nil || isMap && len(empty) == 0) && isSection(path, byPath) {
@@ -101,11 +101,23 @@ func loadFile(file string, byPath map[string]*Field) error {
 	return nil
 }
 
+// flatten adds the values of a section, by their paths. A section with nothing in it is a value.
+func flatten(path string, section map[string]any, values map[string]any) {
+	for key, value := range section {
+		inner, isSection := value.(map[string]any)
+		if isSection && len(inner) > 0 {
+			flatten(path+key+".", inner, values)
+		} else {
+			values[path+key] = value
+		}
+	}
+}
+
 // dottedKey returns a key of a YAML document that has a dot in it, or an empty string. If the document had the same setting as nested keys, too, it
 // would be random which one counts.
-func dottedKey(node *yaml3.Node) string {
+func dottedKey(node *yaml.Node) string {
 	for i, child := range node.Content {
-		isKey := node.Kind == yaml3.MappingNode && i%2 == 0
+		isKey := node.Kind == yaml.MappingNode && i%2 == 0
 		if isKey && strings.Contains(child.Value, ".") {
 			return child.Value
 		}

@@ -175,7 +175,7 @@ func rules() []rule {
 		{
 			"internal/settings",
 			[]string{"fsm", "internal/glob", "internal/mqttconn", "internal/topics"},
-			[]string{"github.com/knadh/koanf/", "go.yaml.in/yaml/v3"},
+			[]string{"go.yaml.in/yaml/v3"},
 			"settings are read and checked, and applied by others",
 		},
 		{
