@@ -222,7 +222,7 @@ bin/linux-%/holdfast: FORCE
 	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $@ ./cmd/holdfast
 
 bin/linux-%/holdfast.cdx.json: bin/linux-%/holdfast
-	go run ./cmd/holdfast sbom --product-version $(VERSION) $< > $@
+	go run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0 bin -json -std -noserial -version $(VERSION) -output $@ $<
 
 .PRECIOUS: bin/linux-%/holdfast
 FORCE:

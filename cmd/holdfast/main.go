@@ -49,7 +49,7 @@ func newRoot() *cobra.Command {
 	for group, commands := range map[string][]*cobra.Command{
 		"run":     {newDev(), newServer(), newBroker(), newConfig()},
 		"use":     {newGet(), newSet(), newDel(), newVDel(), newTxn(), newScan(), newWatch(), newLock(), newBench()},
-		"operate": {newHealth(), newStatus(), newRaft(), newKeys(), newWatches(), newMirror(), newSBOM()},
+		"operate": {newHealth(), newStatus(), newRaft(), newKeys(), newWatches(), newMirror()},
 	} {
 		for _, command := range commands {
 			command.GroupID = group

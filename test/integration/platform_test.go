@@ -1,14 +1,12 @@
 package integration
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -220,27 +218,6 @@ func TestHealthCommandShowsReadiness(t *testing.T) {
 	s.kill()
 	if _, code := ask("--live"); code != 3 {
 		t.Errorf("nobody is there: code %d", code)
-	}
-}
-
-// `holdfast sbom` lists the modules that the binary was built from, as CycloneDX.
-func TestBillOfMaterialsListsTheModules(t *testing.T) {
-	out, code := holdfast(t, "127.0.0.1:1", "", "sbom")
-	var bill struct {
-		BOMFormat  string
-		Components []struct{ Name, Version, PURL string }
-	}
-	if err := json.Unmarshal([]byte(out), &bill); err != nil || code != 0 || bill.BOMFormat != "CycloneDX" {
-		t.Fatalf("code %d, %v: %s", code, err, out)
-	}
-	for _, name := range []string{"std", "github.com/hashicorp/raft", "github.com/eclipse/paho.golang"} {
-		t.Run(name, func(t *testing.T) {
-			if !slices.ContainsFunc(bill.Components, func(c struct{ Name, Version, PURL string }) bool {
-				return c.Name == name && c.Version != "" && strings.HasPrefix(c.PURL, "pkg:golang/"+name+"@")
-			}) {
-				t.Errorf("%s is not in it", name)
-			}
-		})
 	}
 }
 
