@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"holdfast/internal/backoff"
 )
 
 // Lock waits until it has acquired the lock of this name, at most until the context ends, and renews it from then on. If this client dies, the lock
@@ -26,7 +28,7 @@ func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Loc
 		return lock, a.failure(err)
 	}
 	watcher, err := a.watch(ctx)
-	for shouldRetry(ctx, err) && pause(ctx, lockRetry) {
+	for shouldRetry(ctx, err) && backoff.Pause(ctx, lockRetry) {
 		watcher, err = a.watch(ctx)
 	}
 	if err != nil {
@@ -43,7 +45,7 @@ func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Loc
 			return lock, a.failure(err)
 		}
 		if !errors.Is(err, ErrNotApplied) { // the lock may be free; another attempt with the same holder is safe
-			if !pause(ctx, lockRetry) {
+			if !backoff.Pause(ctx, lockRetry) {
 				return nil, a.failure(errors.Join(err, ctx.Err()))
 			}
 			continue

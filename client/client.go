@@ -15,6 +15,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ import (
 	"time"
 
 	"holdfast/hlc"
+	"holdfast/internal/backoff"
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
 )
@@ -194,7 +196,7 @@ func (c *Client) Close() error {
 func (c *Client) keepConnected(ctx context.Context, s *session) {
 	defer close(c.stopped)
 	defer c.giveUp()
-	delay := minReconnectDelay
+	delay := backoff.New(minReconnectDelay, maxReconnectDelay, random)
 	var reported time.Time // when a failed attempt of this outage was logged last
 	short := 0             // sessions in a row that ended soon after they began
 	for {
@@ -207,10 +209,11 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 			}
 			short++
 			if time.Since(s.began) > minStableSession { // a session that ends sooner counts as an attempt that failed
-				delay, short = minReconnectDelay, 0
+				delay.Reset()
+				short = 0
 			}
 			if mqttconn.IsTakenOver(err) {
-				delay = takenOverDelay
+				backoff.Pause(ctx, backoff.Jitter(takenOverDelay, random))
 			}
 			if short == maxShortSessions && ctx.Err() == nil { // not each broker says that a session was taken over
 				c.config.Log.Error("the broker ends each connection soon after it began: does another client use the same client id?", "client_id", c.config.ClientID, "error", err)
@@ -233,8 +236,7 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 		if ctx.Err() != nil {
 			return
 		}
-		pause(ctx, jitter(delay))
-		delay = min(2*delay, maxReconnectDelay)
+		delay.Wait(ctx)
 	}
 }
 
@@ -254,22 +256,10 @@ const (
 	maxShortSessions = 3
 )
 
-// pause waits for d. It returns false at once if the context ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
-func jitter(d time.Duration) time.Duration {
-	var random [1]byte
-	_, _ = rand.Read(random[:]) // never fails
-	return d/2 + d/2*time.Duration(random[0])/255
+func random() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
 }
 
 // giveUp fails all pending calls with ErrClosed and ends all watchers.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/hlc"
+	"holdfast/internal/backoff"
 	"holdfast/resp"
 )
 
@@ -188,7 +189,7 @@ func retryOverloaded(ctx context.Context, do func() (answer, error)) (answer, er
 		case !errors.Is(err, ErrOverloaded):
 			return a, err
 		}
-		if refused = err; !pause(ctx, wait) {
+		if refused = err; !backoff.Pause(ctx, wait) {
 			return answer{}, refused
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"holdfast/internal/backoff"
 )
 
 // Item is a key's value, as a Follower has it. The value must not be changed.
@@ -167,7 +169,7 @@ func (f *Follower) hasEnded() bool {
 // run keeps the copy up to date until its context or the watch ends.
 func (f *Follower) run(ctx context.Context) {
 	defer close(f.done)
-	refresh := time.NewTimer(jitter(f.client.config.FollowRefresh))
+	refresh := time.NewTimer(backoff.Jitter(f.client.config.FollowRefresh, random))
 	defer refresh.Stop()
 	current, due := f.startPass(ctx), false
 	defer func() {
@@ -190,7 +192,7 @@ func (f *Follower) run(ctx context.Context) {
 			return
 		case <-refresh.C:
 			due = true
-			refresh.Reset(jitter(f.client.config.FollowRefresh))
+			refresh.Reset(backoff.Jitter(f.client.config.FollowRefresh, random))
 		case event, open := <-f.watcher.Events():
 			if !open {
 				f.end(f.watcher.Err())

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"holdfast/internal/backoff"
 )
 
 // ErrLockLost says that a lock was not renewed in time: somebody else may hold it now.
@@ -110,7 +112,7 @@ func (l *Lock) renew(ctx context.Context, renewedAt moment) {
 				close(l.lost)
 				return
 			}
-			if !pause(ctx, min(l.ttl/10, lockRetry, l.ttl-renewedAt.elapsed())) {
+			if !backoff.Pause(ctx, min(l.ttl/10, lockRetry, l.ttl-renewedAt.elapsed())) {
 				return
 			}
 		}

@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"time"
+
+	"holdfast/internal/backoff"
 )
 
 // moment is a point in time. The time since then includes the time in which the machine was suspended, which Go's monotonic clock leaves out on Linux.
@@ -24,7 +26,7 @@ func pauseUntil(ctx context.Context, since moment, d time.Duration) bool {
 		if left <= 0 {
 			return ctx.Err() == nil
 		}
-		if !pause(ctx, min(left, time.Second)) {
+		if !backoff.Pause(ctx, min(left, time.Second)) {
 			return false
 		}
 	}

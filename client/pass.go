@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/backoff"
 	"holdfast/internal/glob"
 )
 
@@ -84,7 +85,7 @@ func listKeys(ctx context.Context, c *Client, pattern string, keys chan<- string
 			return nil
 		case isPermanent(failure) && !errors.Is(failure, ErrInvalidContinuation): // a token becomes invalid when the backup of another store is restored
 			return failure
-		case !pause(ctx, passRetry):
+		case !backoff.Pause(ctx, passRetry):
 			return ctx.Err()
 		}
 	}
@@ -106,7 +107,7 @@ func (p *pass) read(ctx context.Context, c *Client, key string) error {
 		switch {
 		case isPermanent(err):
 			return err
-		case !pause(ctx, passRetry):
+		case !backoff.Pause(ctx, passRetry):
 			return ctx.Err()
 		}
 	}

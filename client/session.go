@@ -11,6 +11,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"holdfast/internal/backoff"
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
 )
@@ -344,7 +345,7 @@ func (s *session) acknowledged(id uint16, reason byte) bool {
 			s.markUnsent(waiting) // no subscriber received the only copy
 		}
 		s.working.Go(func() {
-			if pause(s.ctx, resendPause) {
+			if backoff.Pause(s.ctx, resendPause) {
 				s.enqueue(waiting)
 			}
 		})

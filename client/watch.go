@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/backoff"
 	"holdfast/internal/mqttconn"
 
 	"holdfast/hlc"
@@ -225,14 +226,14 @@ func (c *Client) syncWatchLocked(watched subject, missed []*Watcher) {
 				break
 			}
 			missed = c.establishedWatchers(watched)
-			if !pause(session.ctx, retry) {
+			if !backoff.Pause(session.ctx, retry) {
 				return
 			}
 		}
 		ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
 		defer cancel()
 		for !c.isWatched(watched) { // the store may have executed the KEYNOTIFY after an earlier STOP
-			if c.stopWatching(ctx, watched) == nil || !pause(ctx, retry) {
+			if c.stopWatching(ctx, watched) == nil || !backoff.Pause(ctx, retry) {
 				return // after the timeout, the watch stays in the store until the session ends
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"holdfast/cluster/raftlog"
 	"holdfast/cluster/replica"
 	"holdfast/fsm"
+	"holdfast/internal/backoff"
 )
 
 // Open starts a member. It may call the observer's methods before it returns. The node closes the stores and the transport, also if Open fails.
@@ -116,10 +117,7 @@ func (n *Node) openRaft(ctx context.Context, config Config, restored func(fsm.St
 			if bytesSinceSnapshot >= 2*maxLogFactor*config.SnapshotBytes {
 				return // the log has grown to twice the largest size at which a snapshot is due, so this snapshot must end soon
 			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(d):
-			}
+			backoff.Pause(ctx, d)
 		},
 	})
 	n.self.replica = n.replica

@@ -14,6 +14,7 @@ import (
 	"holdfast/cluster/membership"
 	"holdfast/cluster/peer"
 	"holdfast/fsm"
+	"holdfast/internal/backoff"
 )
 
 // lastSeen is what memberWatch saw last, so that it logs and counts only changes.
@@ -122,10 +123,8 @@ func (w *memberWatch) waitForClockQuorum(ctx context.Context) error {
 		if w.clock.update(w.peers.Poll(ctx, w.election), w.servers(), w.self.ID); w.clock.now() != 0 {
 			break
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Pause(ctx, retry) {
 			return context.Cause(ctx)
-		case <-time.After(retry):
 		}
 	}
 	return nil

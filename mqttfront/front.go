@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/internal/backoff"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/exclusive"
@@ -63,12 +64,12 @@ func New(config Config, env Environment) (*Front, error) {
 		return nil, err
 	}
 	config.MaxAge, config.MaxUnexpiredAge = config.SessionExpiry, config.MaxExpiry+config.DedupMargin
-	metrics, log, pause := env.Metrics, env.Log, newPause(env.Random)
+	metrics, log := env.Metrics, env.Log
 	f := &Front{
 		config: &config, log: log, hasStore: make(chan struct{}),
 		dispatcher: leader.NewDispatcher(&config.Config, metrics, log),
 	}
-	f.disconnects = broker.NewFeed(env.Driver, func(ctx context.Context) { pause(ctx, config.BackoffMax) }, metrics.Disconnects.WithLabelValues("dropped").Inc, log)
+	f.disconnects = broker.NewFeed(env.Driver, func(ctx context.Context) { backoff.Pause(ctx, backoff.Jitter(config.BackoffMax, env.Random)) }, metrics.Disconnects.WithLabelValues("dropped").Inc, log)
 	f.clients = f.dispatcher.NewClients(env.Driver)
 	drain := make(chan struct{})
 	f.stopAdmitting = sync.OnceFunc(func() { close(drain) })
@@ -83,16 +84,16 @@ func New(config Config, env Environment) (*Front, error) {
 // newConnections creates the node's own session, the constructor of the cluster's, the outbox and the mirrors. It opens no
 // connection.
 func (f *Front) newConnections(env Environment) {
-	config, pause := f.config, newPause(env.Random)
+	config := f.config
+	newBackoff := func() *backoff.Backoff { return backoff.New(config.BackoffMin, config.BackoffMax, env.Random) }
 	login := &mqttconn.Login{
 		Dialer: env.Dialer, Username: config.Username, Password: config.Password, KeepAlive: config.KeepAlive, Timeout: config.ConnectTimeout, Window: config.Window,
 	}
 	sessionConfig := session.Config{
 		Cluster: config.Cluster, Node: config.Node, SessionExpiry: config.SessionExpiry, ProbeInterval: config.ProbeInterval,
-		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}
 	sessionEnv := session.Environment{
-		Login: login, Random: env.Random, Pause: pause, Log: env.Log, Metrics: env.Metrics.Session,
+		Login: login, Random: env.Random, Backoff: newBackoff, Log: env.Log, Metrics: env.Metrics.Session,
 	}
 	f.leading.newSession = func() *session.Cluster {
 		return session.NewCluster(&sessionConfig, &sessionEnv, f.receiver, f.store, f.store.Confirm)
@@ -105,16 +106,15 @@ func (f *Front) newConnections(env Environment) {
 	})
 	f.outbox = publish.NewOutbox(publish.Config{
 		Cluster: config.Cluster, Connections: config.PublishingConnections, MaxNotifications: config.QueueNotifications, MaxNotificationBytes: config.QueueBytes,
-		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}, publish.Environment{
-		Connect: login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: pause,
+		Connect: login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Backoff: newBackoff,
 		SessionUpSince: f.session.UpSince, TrustedIdentity: env.Driver.TrustedIdentity, Log: env.Log, Metrics: env.Metrics.Publish,
 	})
 	f.mirror = mirror.New(mirror.Config{
-		Cluster: config.Cluster, MaxPacket: session.MaxPacket, BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
+		Cluster: config.Cluster, MaxPacket: session.MaxPacket,
 	}, mirror.Environment{
 		Login: login, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, View: func(see func(*fsm.Machine)) { f.store.View(see) },
-		Pause: pause, Log: env.Log, Metrics: env.Metrics.Mirror,
+		Backoff: newBackoff, Log: env.Log, Metrics: env.Metrics.Mirror,
 	})
 }
 
@@ -161,18 +161,6 @@ func (f *Front) Drain(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		}
-	}
-}
-
-// newPause returns a function that waits for a random time between a half of d and d, or until the context ends.
-func newPause(random func() uint64) func(ctx context.Context, d time.Duration) {
-	return func(ctx context.Context, d time.Duration) {
-		timer := time.NewTimer(d/2 + time.Duration(random()%uint64(d/2+1)))
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
 		}
 	}
 }

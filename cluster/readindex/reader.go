@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/internal/backoff"
 )
 
 // pendingRead is a read that is not answered yet.
@@ -146,7 +147,7 @@ func (r *Reader) answer(ctx context.Context, reads []pendingRead) (left []pendin
 		}
 		began := time.Now()
 		r.answerTogether(reads[i : i+1])
-		pause(ctx, time.Since(began))
+		backoff.Pause(ctx, time.Since(began))
 	}
 	return nil
 }
@@ -158,12 +159,4 @@ func (r *Reader) answerTogether(reads []pendingRead) {
 			r.env.Done(reads[i].tag, index, m.Read(reads[i].command))
 		}
 	})
-}
-
-// pause waits for a time, or until the context ends.
-func pause(ctx context.Context, length time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(length):
-	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
+	"holdfast/internal/backoff"
 	"holdfast/internal/tlsconfig"
 )
 
@@ -150,10 +151,7 @@ func (t *Transport) accept() {
 		}
 		if err != nil { // out of file descriptors, for instance
 			t.config.Log.Warn("a member's connection could not be accepted", "error", err)
-			select {
-			case <-time.After(pause):
-			case <-t.ctx.Done():
-			}
+			backoff.Pause(t.ctx, pause)
 			continue
 		}
 		select {

@@ -17,6 +17,7 @@ import (
 
 	"holdfast/cluster"
 	"holdfast/cluster/membership"
+	"holdfast/internal/backoff"
 	"holdfast/internal/httpapi"
 )
 
@@ -63,8 +64,8 @@ func (a *administration) successor(ctx context.Context, leader string) (first st
 		if known := len(health.Members) > 0; known && able == voters || time.Now().After(deadline) {
 			return first, known && voters == 0, nil
 		}
-		if err := pause(ctx, healthWait/12); err != nil {
-			return first, false, err
+		if !backoff.Pause(ctx, healthWait/12) {
+			return first, false, ctx.Err()
 		}
 	}
 }
@@ -150,7 +151,7 @@ func (a *administration) removeOthers(ctx context.Context, k *keepOptions, notes
 		case last == nil || ctx.Err() == nil || errors.As(err, &unknown): // otherwise err only says that the time is over
 			last = err
 		}
-		if pause(ctx, time.Second) != nil {
+		if !backoff.Pause(ctx, time.Second) {
 			return removed, last
 		}
 	}
@@ -222,7 +223,7 @@ func (a *administration) somebodyListens(ctx context.Context) (bool, error) {
 		if cut := errors.As(err, &late) && late.Timeout() && time.Since(began) < interval/2; last == nil || !cut { // an attempt that was cut short tells nothing
 			last = err
 		}
-		if pause(ctx, interval) != nil {
+		if !backoff.Pause(ctx, interval) {
 			break
 		}
 	}
@@ -231,16 +232,4 @@ func (a *administration) somebodyListens(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	return false, fmt.Errorf("%s: %w", a.address, last)
-}
-
-// pause waits for d. If the context ends first, pause returns its error.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster/peer"
+	"holdfast/internal/backoff"
 )
 
 // forwardCountHeader is the header that counts how often a request was passed on from one member to another.
@@ -108,10 +109,7 @@ func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless
 			return
 		}
 		// A leader that no majority confirms may not have stepped down yet: an immediate retry would fail in the same way.
-		select {
-		case <-r.Context().Done():
-		case <-time.After(time.Duration(attempt+1) * 100 * time.Millisecond):
-		}
+		backoff.Pause(r.Context(), time.Duration(attempt+1)*100*time.Millisecond)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"holdfast/internal/backoff"
 )
 
 // ErrUnknown is wrapped by the errors of requests that may have had their effect.
@@ -93,7 +95,7 @@ func (g *generator) work(ctx context.Context, worker int, request func(context.C
 		due := time.Now()
 		if g.options.Rate > 0 {
 			due = g.begin.Add(time.Duration(float64(g.next.Add(1)-1) / g.options.Rate * float64(time.Second)))
-			if due.Before(g.end) && !sleep(ctx, time.Until(due)) {
+			if due.Before(g.end) && !backoff.Pause(ctx, time.Until(due)) {
 				return
 			}
 		}
@@ -110,20 +112,6 @@ func (g *generator) work(ctx context.Context, worker int, request func(context.C
 		default:
 			g.recorder.record(worker, done.Sub(due), err)
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

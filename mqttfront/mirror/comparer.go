@@ -36,16 +36,15 @@ type comparer struct {
 
 // run compares the retained messages with the state at once, and again for each element of backlog.recompare, until the context ends.
 func (c *comparer) run(ctx context.Context) {
-	for delay := c.config.BackoffMin; ctx.Err() == nil; {
+	for delay := c.env.Backoff(); ctx.Err() == nil; {
 		err := c.compare(ctx)
 		if err != nil && ctx.Err() == nil {
 			c.progress.setFault(err)
 			c.env.Log.Warn("the retained messages of mirrors could not be compared with the state, will retry", "client", c.config.comparingID(), "error", err)
-			c.env.Pause(ctx, delay)
-			delay = min(2*delay, c.config.BackoffMax)
+			delay.Wait(ctx)
 			continue
 		}
-		delay = c.config.BackoffMin
+		delay.Reset()
 		select {
 		case <-ctx.Done():
 		case <-c.backlog.recompare:

@@ -10,15 +10,14 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/internal/backoff"
 	"holdfast/internal/mqttconn"
 )
 
 // Config is what a Mirror needs to know. All fields are set.
 type Config struct {
-	Cluster    string        // prefix of the client id
-	MaxPacket  int           // Maximum Packet Size in bytes of the connection that receives the retained messages
-	BackoffMin time.Duration // shortest delay between attempts to connect
-	BackoffMax time.Duration // longest delay between attempts to connect
+	Cluster   string // prefix of the client id
+	MaxPacket int    // Maximum Packet Size in bytes of the connection that receives the retained messages
 }
 
 // clientID returns the client id of the connection that publishes mirrors. It is the same on every node.
@@ -39,8 +38,8 @@ type Environment struct {
 	Confirm func(ctx context.Context) error
 	// View runs f with the state, never at the same time as Applied.
 	View func(f func(*fsm.Machine))
-	// Pause waits for a random time between d/2 and d, or until the context ends.
-	Pause   func(ctx context.Context, d time.Duration)
+	// Backoff returns the delay between attempts to connect.
+	Backoff func() *backoff.Backoff
 	Log     *slog.Logger
 	Metrics *Metrics
 }
@@ -149,7 +148,7 @@ func (m *Mirror) Run(ctx context.Context) {
 	var reporting sync.WaitGroup
 	reporting.Go(func() { m.report(ctx) })
 	defer reporting.Wait()
-	for delay := m.config.BackoffMin; ctx.Err() == nil; {
+	for delay := m.env.Backoff(); ctx.Err() == nil; {
 		select {
 		case <-m.restart: // read returns what it announced
 		default:
@@ -166,14 +165,13 @@ func (m *Mirror) Run(ctx context.Context) {
 		m.env.Log.Warn("the connection for mirrors is down, will retry", "client", m.config.clientID(), "error", err)
 		m.progress.setFault(err)
 		if lived > stableUptime {
-			delay = m.config.BackoffMin
+			delay.Reset()
 		}
-		m.env.Pause(ctx, delay)
-		delay = min(2*delay, m.config.BackoffMax)
+		delay.Wait(ctx)
 	}
 }
 
-// stableUptime is the uptime of a connection above which its loss resets the delay before the next attempt to BackoffMin.
+// stableUptime is the uptime of a connection above which its loss resets the delay before the next attempt.
 const stableUptime = 5 * time.Second
 
 // idle waits until there may be mirrors, or the context ends.

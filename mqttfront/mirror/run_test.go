@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/fsm"
+	"holdfast/internal/backoff"
 	"holdfast/internal/mqttconn"
 )
 
@@ -156,19 +157,17 @@ func (c *buffering) Write(b []byte) (int, error) {
 func (r *retainer) run(t *testing.T, state *fsm.Machine) *Mirror {
 	t.Helper()
 	r.retained = make(map[string]*packets.Publish)
-	m := New(Config{Cluster: "c", BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second, MaxPacket: 8 << 20}, Environment{
+	m := New(Config{Cluster: "c", MaxPacket: 8 << 20}, Environment{
 		Login: &mqttconn.Login{
 			KeepAlive: 30 * time.Second, Timeout: 10 * time.Second, Window: 100,
 			Dialer: &mqttconn.Dialer{Addresses: []mqttconn.Address{{}}, Timeout: 10 * time.Second, Network: r.dial},
 		},
 		Confirm: func(context.Context) error { return nil },
 		View:    func(f func(*fsm.Machine)) { f(state) },
-		Pause: func(ctx context.Context, d time.Duration) {
-			select {
-			case <-ctx.Done():
-			case <-time.After(d):
-			}
+		Backoff: func() *backoff.Backoff { // waits half of these delays
+			return backoff.New(100*time.Millisecond, 4*time.Second, func() uint64 { return 0 })
 		},
+
 		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	ctx, stop := context.WithCancel(t.Context())

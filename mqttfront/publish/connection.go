@@ -52,7 +52,7 @@ type loss struct {
 
 // run publishes until the context ends, beginning with a publisher that is connected.
 func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
-	delay := c.config.BackoffMin
+	delay := c.env.Backoff()
 	var last loss
 	for {
 		if publisher != nil {
@@ -62,17 +62,16 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 				blamed = c.brokerEnded(last) && !c.blameRefused(last)
 			}
 			if c.requeue(blamed) {
-				delay = c.config.BackoffMin // the output that ended the connection is gone
+				delay.Reset() // the output that ended the connection is gone
 			}
 			last = c.serve(ctx, publisher)
 			if ctx.Err() != nil {
 				return
 			}
 			if last.uptime > stableUptime {
-				delay = c.config.BackoffMin
+				delay.Reset()
 			} else { // another process may use this client id: back off, so that the two do not take over from each other in step
-				c.env.Pause(ctx, delay)
-				delay = min(2*delay, c.config.BackoffMax)
+				delay.Wait(ctx)
 			}
 		}
 		var err error
@@ -81,8 +80,7 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 				return
 			}
 			c.env.Log.Warn("a publishing connection is not up", "client", c.clientID, "error", err)
-			c.env.Pause(ctx, delay)
-			delay = min(2*delay, c.config.BackoffMax)
+			delay.Wait(ctx)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/backoff"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/wire"
 )
@@ -17,9 +18,7 @@ type Config struct {
 	Connections int    // publishing connections
 	// MaxNotifications bounds the notifications that wait on one publishing connection; beyond it the oldest are given up.
 	MaxNotifications     int
-	MaxNotificationBytes int           // bounds the total size of their keys and values; a single larger notification is kept
-	BackoffMin           time.Duration // shortest delay between attempts to connect
-	BackoffMax           time.Duration // longest delay between attempts to connect
+	MaxNotificationBytes int // bounds the total size of their keys and values; a single larger notification is kept
 }
 
 // Environment is all that an Outbox touches outside of its own memory. The functions are safe for concurrent use.
@@ -28,8 +27,8 @@ type Environment struct {
 	Connect func(ctx context.Context, clientID string) (*mqttconn.Publisher, error)
 	// Confirm returns nil if this node still led at some moment after Confirm was called.
 	Confirm func(ctx context.Context) error
-	// Pause waits for a random time between d/2 and d, or until the context ends.
-	Pause func(ctx context.Context, d time.Duration)
+	// Backoff returns the delay between attempts to connect.
+	Backoff func() *backoff.Backoff
 	// SessionUpSince reports whether the node's own session has been up without interruption since a moment.
 	SessionUpSince func(moment time.Time) bool
 	// TrustedIdentity reports whether the broker vouches for client ids.
@@ -75,7 +74,7 @@ func NewOutbox(config Config, env Environment) *Outbox {
 func (o *Outbox) Connect(ctx context.Context, handler Handler) (*Connections, error) {
 	c := o.newConnections(handler)
 	o.setConnections(c)
-	for delay := o.config.BackoffMin; ; delay = min(2*delay, o.config.BackoffMax) {
+	for delay := o.env.Backoff(); ; {
 		publishers, err := c.connect(ctx)
 		if err == nil {
 			c.start(ctx, publishers)
@@ -86,7 +85,7 @@ func (o *Outbox) Connect(ctx context.Context, handler Handler) (*Connections, er
 			return nil, context.Cause(ctx)
 		}
 		o.env.Log.Warn("taking over the publishing connections failed, will retry", "error", err)
-		o.env.Pause(ctx, delay)
+		delay.Wait(ctx)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/fsm"
+	"holdfast/internal/backoff"
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/mqttconn/mqtttest"
 	"holdfast/mqttfront/wire"
@@ -90,15 +91,13 @@ func (r *recorder) Kick(request *wire.Request) {
 }
 
 func newTestOutbox(broker *fakeBroker, confirm func(context.Context) error) *Outbox {
-	return NewOutbox(Config{Cluster: "holdfast", Connections: 2, MaxNotifications: 10, MaxNotificationBytes: 1000, BackoffMin: time.Second, BackoffMax: time.Minute}, Environment{
+	return NewOutbox(Config{Cluster: "holdfast", Connections: 2, MaxNotifications: 10, MaxNotificationBytes: 1000}, Environment{
 		Connect: broker.connect, Confirm: confirm, TrustedIdentity: func() bool { return false },
 		SessionUpSince: func(time.Time) bool { return true },
-		Pause: func(ctx context.Context, d time.Duration) {
-			select {
-			case <-ctx.Done():
-			case <-time.After(d):
-			}
+		Backoff: func() *backoff.Backoff { // waits half of these delays
+			return backoff.New(2*time.Second, 2*time.Minute, func() uint64 { return 0 })
 		},
+
 		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 }

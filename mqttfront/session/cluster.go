@@ -66,7 +66,7 @@ func (s *Cluster) Reconnect(reason error) {
 // take the session over from another node, which no longer leads then. A node that is not confirmed must not connect, else
 // two nodes would take the session from each other again and again.
 func (s *Cluster) Run(ctx context.Context) {
-	delay := s.config.BackoffMin
+	delay := s.env.Backoff()
 	for {
 		began := time.Now()
 		err := s.confirm(ctx)
@@ -79,11 +79,10 @@ func (s *Cluster) Run(ctx context.Context) {
 		if s.setStatus(false, err.Error()) {
 			s.env.Metrics.losses.Inc()
 			if time.Since(began) > stableUptime {
-				delay = s.config.BackoffMin
+				delay.Reset()
 			}
 		}
 		s.env.Log.Warn("the cluster's session is not up", "client", s.clientID, "error", err)
-		s.env.Pause(ctx, delay)
-		delay = min(2*delay, s.config.BackoffMax)
+		delay.Wait(ctx)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/internal/backoff"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/wire"
 )
@@ -26,8 +27,6 @@ type Config struct {
 	SessionExpiry time.Duration
 	// ProbeInterval is how often a node sends itself a message through the broker.
 	ProbeInterval time.Duration
-	BackoffMin    time.Duration // shortest delay between attempts to connect
-	BackoffMax    time.Duration // longest delay
 }
 
 // OwnClientID returns the MQTT client id of the node's own session.
@@ -40,8 +39,8 @@ func (c *Config) ClusterClientID() string { return c.Cluster + "-ingest" }
 type Environment struct {
 	Login  *mqttconn.Login
 	Random func() uint64
-	// Pause waits for between a half of d and d, or until the context ends.
-	Pause   func(ctx context.Context, d time.Duration)
+	// Backoff returns the delay between attempts to connect.
+	Backoff func() *backoff.Backoff
 	Log     *slog.Logger
 	Metrics *Metrics
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"holdfast/internal/backoff"
 	"holdfast/internal/mqttconn"
 )
 
@@ -100,7 +101,7 @@ func (s *Own) Err() error {
 	return nil
 }
 
-// stableUptime is how long a connection must have been up for the next delay to be BackoffMin again.
+// stableUptime is how long a connection must have been up for the next delay to be the least one again.
 const stableUptime = time.Second
 
 // endedWithoutReason reports whether the broker closed the connection without a DISCONNECT, as some do at a session takeover.
@@ -108,7 +109,7 @@ func endedWithoutReason(err error) bool { return errors.Is(err, io.EOF) }
 
 // Run keeps the session connected until the context ends.
 func (s *Own) Run(ctx context.Context) {
-	delay := s.config.BackoffMin
+	delay := s.env.Backoff()
 	logged := "" // the last error that was logged: attempts that fail alike are logged once
 	short := 0   // consecutive sessions that the broker ended without a reason within shortSession
 	for {
@@ -126,7 +127,7 @@ func (s *Own) Run(ctx context.Context) {
 		if wasUp {
 			s.env.Metrics.losses.Inc()
 			if time.Since(began) > stableUptime {
-				delay = s.config.BackoffMin
+				delay.Reset()
 			}
 		}
 		if short++; !wasUp || !endedWithoutReason(err) || time.Since(began) > shortSession {
@@ -142,8 +143,7 @@ func (s *Own) Run(ctx context.Context) {
 			s.env.Log.Warn("no broker session", "was_up", wasUp, "error", err)
 		}
 		s.nextBroker(err)
-		s.env.Pause(ctx, delay)
-		delay = min(2*delay, s.config.BackoffMax)
+		delay.Wait(ctx)
 	}
 }
 
@@ -152,5 +152,5 @@ func (s *Own) backOffAfterTakeover(ctx context.Context) {
 	s.setStatus(false, "another client uses this node's client id "+s.clientID)
 	s.env.Metrics.taken.Inc()
 	s.env.Log.Error("another client has taken over this node's session; is there a second node of this name? Or does the broker close the connection because of something that this node sends?", "client", s.clientID)
-	s.env.Pause(ctx, s.config.SessionExpiry)
+	backoff.Pause(ctx, backoff.Jitter(s.config.SessionExpiry, s.env.Random))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/internal/backoff"
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/mqttconn/mqtttest"
 	"holdfast/internal/topics"
@@ -40,19 +41,17 @@ func newWorld(network func(context.Context, string) (net.Conn, error)) *Environm
 			KeepAlive: 30 * time.Second, Timeout: 10 * time.Second, Window: 16,
 		},
 		Random: func() uint64 { return 1 },
-		Pause: func(ctx context.Context, d time.Duration) {
-			select {
-			case <-ctx.Done():
-			case <-time.After(d):
-			}
+		Backoff: func() *backoff.Backoff { // waits half of these delays
+			return backoff.New(100*time.Millisecond, 4*time.Second, func() uint64 { return 0 })
 		},
+
 		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	}
 }
 
 func newConfig() *Config {
 	return &Config{
-		Cluster: "holdfast", Node: "n1", SessionExpiry: time.Minute, ProbeInterval: time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
+		Cluster: "holdfast", Node: "n1", SessionExpiry: time.Minute, ProbeInterval: time.Second,
 	}
 }
 
