@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -280,36 +279,6 @@ func TestSettingsAreOfferedOnce(t *testing.T) {
 			break
 		}
 		<-changed
-	}
-}
-
-// When a log version with a new setting comes into force, the leader offers that setting alone. Settings that another node has changed meanwhile stay.
-func TestVersionRaiseOffersOnlyNewSettings(t *testing.T) {
-	stores := memoryStores()
-	offered := func(keys, watchesPerClient int64) func(*Config, *Environment) {
-		return func(c *Config, _ *Environment) {
-			c.Offer.Settings.Limits.Keys, c.Offer.Settings.Limits.WatchesPerClient = keys, watchesPerClient
-		}
-	}
-	inForce := func(n *member) (limits fsm.Limits) {
-		n.View(func(m *fsm.Machine) { s, _ := m.Settings(); limits = s.Limits })
-		return limits
-	}
-	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, offered(5, 0)) // as a binary that does not know WatchesPerClient
-	n := leader(t, m)
-	other := fsm.DefaultSettings()
-	other.Limits.Keys = 7 // as another node has set it since
-	n.must(t, fsm.Command{Kind: fsm.KindConfigure, Settings: &other})
-	_ = m.Close(t.Context())
-	remembered, err := stores.Offered.Load()
-	if err != nil || stores.Offered.Save(remembered[:3*sha256.Size]) != nil { // such a binary remembers no version
-		t.Fatal(err)
-	}
-	m = startMember(t, NewNetwork(), "n1", nil, stores, offered(5, 100))
-	n = leader(t, m)
-	testwait.Until(t, "WatchesPerClient is in force", func() bool { return inForce(n).WatchesPerClient == 100 })
-	if keys := inForce(n).Keys; keys != 7 {
-		t.Errorf("older settings came back: keys %d", keys)
 	}
 }
 
