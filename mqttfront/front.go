@@ -15,7 +15,7 @@ import (
 	"holdfast/mqttfront/leader"
 	"holdfast/mqttfront/metrics"
 	"holdfast/mqttfront/mirror"
-	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/outbox"
 	"holdfast/mqttfront/session"
 )
 
@@ -45,7 +45,7 @@ type Front struct {
 	session     *session.Own
 	leading     leading
 	disconnects *broker.Feed
-	outbox      *publish.Outbox
+	outbox      *outbox.Outbox
 	mirror      *mirror.Mirror
 	exclusive   *exclusive.Checker
 }
@@ -104,9 +104,9 @@ func (f *Front) newConnections(env Environment) {
 	f.session = session.NewOwn(&sessionConfig, &sessionEnv, session.Replies{
 		Topic: f.exclusive.ResponseTopic(), Receive: f.exclusive.Answered, Begun: f.exclusive.Ask,
 	})
-	f.outbox = publish.NewOutbox(publish.Config{
+	f.outbox = outbox.New(outbox.Config{
 		Cluster: config.Cluster, Connections: config.PublishingConnections, MaxNotifications: config.QueueNotifications, MaxNotificationBytes: config.QueueBytes,
-	}, publish.Environment{
+	}, outbox.Environment{
 		Connect: login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Backoff: newBackoff,
 		SessionUpSince: f.session.UpSince, TrustedIdentity: env.Driver.TrustedIdentity, Log: env.Log, Metrics: env.Metrics.Publish,
 	})

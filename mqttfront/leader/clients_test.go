@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
-	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/outbox"
 	"holdfast/mqttfront/wire"
 )
 
@@ -74,7 +74,7 @@ func TestWatchingClientsAreSubscribed(t *testing.T) {
 		}
 		// A notification without a subscriber does not end the watch of a client that could be subscribed.
 		proposed := len(s.proposed)
-		f.leader.NoSubscriber(&publish.Output{Event: &fsm.Event{Key: "k"}, Receiver: &fsm.Receiver{ClientID: "b"}})
+		f.leader.NoSubscriber(&outbox.Output{Event: &fsm.Event{Key: "k"}, Receiver: &fsm.Receiver{ClientID: "b"}})
 		synctest.Wait()
 		<-driver.subscribed
 		if len(s.proposed) != proposed || len(driver.subscribed) != 0 {

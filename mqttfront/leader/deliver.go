@@ -5,7 +5,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/mqttfront/metrics"
-	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/outbox"
 	"holdfast/mqttfront/wire"
 )
 
@@ -130,7 +130,7 @@ func (l *Leader) answerLocked(r *Request, index uint64, result *fsm.Result) {
 		l.clients.subscribe(r.Command.Principal.ClientID, nil)
 	}
 	l.watermark.Add(index)
-	l.sendLocked(r.clientKey(), &publish.Output{Index: index, Request: &r.Request, Tag: r, Result: *result, Queued: now})
+	l.sendLocked(r.clientKey(), &outbox.Output{Index: index, Request: &r.Request, Tag: r, Result: *result, Queued: now})
 }
 
 // notifyLocked sends the notifications of a change on their way. age is the time since the change.
@@ -142,14 +142,14 @@ func (l *Leader) notifyLocked(event *fsm.Event, age time.Duration) {
 	event = &own
 	for i := range event.Receivers {
 		l.watermark.Add(event.Index)
-		l.sendLocked(event.Receivers[i].ClientID, &publish.Output{
+		l.sendLocked(event.Receivers[i].ClientID, &outbox.Output{
 			Index: event.Index, Event: event, Receiver: &event.Receivers[i], Queued: time.Now(), TTL: l.known.expiry - age,
 		})
 	}
 }
 
 // sendLocked queues an output for a client.
-func (l *Leader) sendLocked(client string, o *publish.Output) {
+func (l *Leader) sendLocked(client string, o *outbox.Output) {
 	for _, givenUp := range l.sender.Send(client, o) {
 		l.tests.ended(givenUp)
 		if givenUp.Index != 0 {
@@ -177,8 +177,8 @@ func (l *Leader) passUnsentLocked() {
 	l.unsent = l.unsent[:0]
 }
 
-// Published implements publish.Handler.
-func (l *Leader) Published(o *publish.Output) {
+// Published implements outbox.Handler.
+func (l *Leader) Published(o *outbox.Output) {
 	l.testEnded(o, false)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,9 +188,9 @@ func (l *Leader) Published(o *publish.Output) {
 	}
 }
 
-// NoSubscriber implements publish.Handler. If the driver can, it subscribes the client to its notifications. Otherwise NoSubscriber proposes to end the
+// NoSubscriber implements outbox.Handler. If the driver can, it subscribes the client to its notifications. Otherwise NoSubscriber proposes to end the
 // client's watches that match the key. The state machine keeps those that are newer than the change.
-func (l *Leader) NoSubscriber(o *publish.Output) {
+func (l *Leader) NoSubscriber(o *outbox.Output) {
 	l.testEnded(o, true)
 	end := fsm.Command{
 		Kind: fsm.KindWatchEnd, Principal: principal(o.Receiver.ClientID), Key: []byte(o.Event.Key),
@@ -202,7 +202,7 @@ func (l *Leader) NoSubscriber(o *publish.Output) {
 	}
 }
 
-// Kick implements publish.Handler.
+// Kick implements outbox.Handler.
 func (l *Leader) Kick(r *wire.Request) {
 	l.mu.Lock()
 	ended := l.ended
@@ -220,7 +220,7 @@ func (l *Leader) publishedLocked(index uint64) {
 }
 
 // endReplyLocked ends the request of a reply that is published or given up. It does nothing for a notification.
-func (l *Leader) endReplyLocked(o *publish.Output) {
+func (l *Leader) endReplyLocked(o *outbox.Output) {
 	if o.Request == nil {
 		return
 	}

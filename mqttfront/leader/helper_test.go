@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/metrics"
-	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/outbox"
 	"holdfast/mqttfront/session"
 	"holdfast/mqttfront/wire"
 )
@@ -88,12 +88,12 @@ type fakeOutbox struct {
 	leader    *Leader
 	givesUp   func(client string) bool // reports whether an output for a client is given up; nil gives up none
 	maxPacket int64                    // 0 is no limit
-	outputs   []*publish.Output
+	outputs   []*outbox.Output
 }
 
-func (o *fakeOutbox) Send(client string, output *publish.Output) (givenUp []*publish.Output) {
+func (o *fakeOutbox) Send(client string, output *outbox.Output) (givenUp []*outbox.Output) {
 	if o.givesUp != nil && o.givesUp(client) {
-		return []*publish.Output{output}
+		return []*outbox.Output{output}
 	}
 	o.outputs = append(o.outputs, output)
 	return nil

@@ -9,7 +9,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/mqttfront/metrics"
-	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/outbox"
 	"holdfast/mqttfront/session"
 )
 
@@ -38,13 +38,13 @@ type Store interface {
 type Sender interface {
 	// Send queues an output on the connection on which its client receives everything, and returns the outputs that are
 	// given up because of it.
-	Send(client string, o *publish.Output) (givenUp []*publish.Output)
+	Send(client string, o *outbox.Output) (givenUp []*outbox.Output)
 	// MaxPacket returns the size in bytes of the largest packet that the broker accepts; math.MaxInt64 without a limit.
 	MaxPacket() int64
 }
 
 // Leader executes and answers requests in one leadership, from Dispatcher.Begin until Dispatcher.Lead ends. It is a
-// publish.Handler. Its exported methods are safe for concurrent use.
+// outbox.Handler. Its exported methods are safe for concurrent use.
 type Leader struct {
 	number  uint64 // of this leadership, in this process
 	config  *Config
@@ -64,7 +64,7 @@ type Leader struct {
 	// proposals has, by client, the proposals without a result yet. They include GETs that wait for a write, the no-ops of
 	// SCANs, and refusals.
 	proposals map[string]int
-	watermark publish.Watermark
+	watermark outbox.Watermark
 	// delivering has the requests whose reply the broker has not acknowledged, in the order in which their replies were queued.
 	delivering requests
 	// unsent has an index for each outcome without a reply, and for each output that was given up at once. The delivery

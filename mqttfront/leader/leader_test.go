@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
-	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/outbox"
 	"holdfast/mqttfront/wire"
 	"holdfast/resp"
 )
@@ -280,7 +280,7 @@ func TestWatermarkCoversWhatTheBrokerHas(t *testing.T) {
 		arrive(f, del, correlation, "__srcId", correlation)
 		f.Applied(s.outcome(uint64(10+i), fsm.CodeDeleted), s.tags[i:])
 	}
-	outputs := map[uint64]*publish.Output{}
+	outputs := map[uint64]*outbox.Output{}
 	for _, output := range o.outputs {
 		outputs[output.Index] = output
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
-	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/outbox"
 )
 
 // Where the driver does not tell which clients disconnect, the watches of a client that died stay
@@ -37,7 +37,7 @@ type watchTests struct {
 }
 
 // ended notes that the broker has answered a test, or that it was given up.
-func (t *watchTests) ended(o *publish.Output) {
+func (t *watchTests) ended(o *outbox.Output) {
 	if o.Test != nil {
 		t.open--
 	}
@@ -111,7 +111,7 @@ func (l *Leader) sendTestLocked(event *fsm.Event, watch *fsm.WatchInfo) {
 	}
 	l.tests.open++
 	l.metrics.WatchesTested.Inc()
-	l.sendLocked(watch.ClientID, &publish.Output{
+	l.sendLocked(watch.ClientID, &outbox.Output{
 		Event: event, Receiver: &event.Receivers[0], Test: watch, Queued: time.Now(), TTL: min(watchTestTTL, l.known.expiry),
 	})
 	l.passUnsentLocked() // it may have displaced others
@@ -119,7 +119,7 @@ func (l *Leader) sendTestLocked(event *fsm.Event, watch *fsm.WatchInfo) {
 
 // testEnded is called when the broker has answered a notification. If it was a test and its client
 // is not there, the client's next watch is tested.
-func (l *Leader) testEnded(o *publish.Output, gone bool) {
+func (l *Leader) testEnded(o *outbox.Output, gone bool) {
 	if o.Test == nil {
 		return
 	}

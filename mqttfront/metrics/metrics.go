@@ -9,7 +9,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/mqttfront/mirror"
-	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/outbox"
 	"holdfast/mqttfront/session"
 	"holdfast/mqttfront/wire"
 )
@@ -19,7 +19,7 @@ import (
 type Metrics struct {
 	Session *session.Metrics
 	Mirror  *mirror.Metrics
-	Publish *publish.Metrics
+	Publish *outbox.Metrics
 
 	requests    *prometheus.CounterVec                                 // command, outcome
 	answered    [commands][outcomes]atomic.Pointer[prometheus.Counter] // cache of the counters of requests, because a lookup by labels is slow
@@ -46,7 +46,7 @@ func New(registry prometheus.Registerer) *Metrics {
 		Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
 	}, []string{"stage"})
 	m := &Metrics{
-		Publish:    publish.NewMetrics(registry),
+		Publish:    outbox.NewMetrics(registry),
 		Mirror:     mirror.NewMetrics(registry),
 		requests:   vector("holdfast_requests_total", "Requests answered by this node.", "command", "outcome"),
 		Ignored:    vector("holdfast_requests_ignored_total", "Messages on the invoke topic that are no requests, or too late.", "reason"),

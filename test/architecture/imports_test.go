@@ -108,7 +108,7 @@ func rules() []rule {
 			"what brings requests knows nothing of the state and of payloads",
 		},
 		{
-			"mqttfront/publish",
+			"mqttfront/outbox",
 			[]string{"fsm", "internal/mqttconn", "mqttfront/wire"},
 			[]string{"github.com/eclipse/paho.golang/packets", "github.com/prometheus/client_golang"},
 			"what delivers replies and notifications knows nothing of requests' states and of the log",
@@ -121,19 +121,19 @@ func rules() []rule {
 		},
 		{
 			"mqttfront/metrics",
-			[]string{"fsm", "mqttfront/mirror", "mqttfront/publish", "mqttfront/session", "mqttfront/wire"},
+			[]string{"fsm", "mqttfront/mirror", "mqttfront/outbox", "mqttfront/session", "mqttfront/wire"},
 			[]string{"github.com/prometheus/client_golang"},
 			"what is counted knows nothing of who counts",
 		},
 		{
 			"mqttfront/leader",
-			[]string{"fsm", "internal/mqttconn", "internal/policy", "internal/topics", "mqttfront/broker", "mqttfront/metrics", "mqttfront/publish", "mqttfront/session", "mqttfront/wire"},
+			[]string{"fsm", "internal/mqttconn", "internal/policy", "internal/topics", "mqttfront/broker", "mqttfront/metrics", "mqttfront/outbox", "mqttfront/session", "mqttfront/wire"},
 			nil,
 			"what executes requests is a session's handler, and knows nothing of connections and of Raft: it is given a Store and a Sender",
 		},
 		{
 			"mqttfront",
-			[]string{"fsm", "internal/mqttconn", "mqttfront/broker", "mqttfront/exclusive", "mqttfront/leader", "mqttfront/metrics", "mqttfront/mirror", "mqttfront/publish", "mqttfront/session", "mqttfront/wire"},
+			[]string{"fsm", "internal/mqttconn", "mqttfront/broker", "mqttfront/exclusive", "mqttfront/leader", "mqttfront/metrics", "mqttfront/mirror", "mqttfront/outbox", "mqttfront/session", "mqttfront/wire"},
 			nil,
 			"the front end connects its parts, and knows nothing of Raft: it is given a Store",
 		},

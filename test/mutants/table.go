@@ -184,7 +184,7 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 
 func frontEnd() []Mutant {
 	return []Mutant{
-		one("watermark_high", "delivery watermark one too high", "notifications, unanswered", "mqttfront/publish/watermark.go",
+		one("watermark_high", "delivery watermark one too high", "notifications, unanswered", "mqttfront/outbox/watermark.go",
 			"w.index, moved = w.entries[0].index, true", "w.index, moved = w.entries[0].index+1, true"),
 		one("scan_overtakes", "a SCAN overtakes its client's writes", "scan", "mqttfront/leader/execute.go",
 			"\tcase r.Read && l.mayReadLocked(r):\n", "\tcase r.Read && (l.mayReadLocked(r) || isScan):\n"),
@@ -221,10 +221,10 @@ func takeover() []Mutant {
 	return []Mutant{
 		one("takeover_silent", "unpublished notifications dropped at takeover", "notifications", "mqttfront/leader/leader.go",
 			"range m.Unpublished()", "range m.Unpublished()[:0]"),
-		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications, order of a client, linearizability", "mqttfront/publish/connections.go",
-			"{ return w.Confirm(ctx) }", "{ return nil }"),
-		one("reconnect_unconfirmed", "a publishing connection reconnects without the confirmation after CONNACK", "notifications, order of a client, linearizability", "mqttfront/publish/connection.go",
-			"\tif err := c.env.confirmConnected(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", "").shownBy("leader stopped on its way to the broker"),
+		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications, order of a client, linearizability", "mqttfront/outbox/connections.go",
+			"return publishers, c.env.Confirm(ctx)", "return publishers, nil"),
+		one("reconnect_unconfirmed", "a publishing connection reconnects without the confirmation after CONNACK", "notifications, order of a client, linearizability", "mqttfront/outbox/connection.go",
+			"\tif err := c.env.Confirm(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", "").shownBy("leader stopped on its way to the broker"),
 		one("own_publish_connections", "publishing connections of the last leader not taken over", "linearizability, notifications, order of a client", "mqttfront/front.go",
 			"\t\tCluster: config.Cluster, Connections:", "\t\tCluster: config.Cluster + config.Node, Connections:"),
 		{

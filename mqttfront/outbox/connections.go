@@ -1,4 +1,4 @@
-package publish
+package outbox
 
 import (
 	"context"
@@ -40,12 +40,8 @@ func (c *Connections) connect(ctx context.Context) (publishers []*mqttconn.Publi
 		}
 		publishers = append(publishers, publisher)
 	}
-	return publishers, c.env.confirmConnected(ctx)
+	return publishers, c.env.Confirm(ctx)
 }
-
-// confirmConnected confirms the leadership after publishing connections were taken over. A deposed leader that was paused just before its CONNECT has
-// disconnected the leader, and must not publish.
-func (w *Environment) confirmConnected(ctx context.Context) error { return w.Confirm(ctx) }
 
 // start makes the connections publish until the context ends or they are closed.
 func (c *Connections) start(ctx context.Context, publishers []*mqttconn.Publisher) {

@@ -1,4 +1,4 @@
-package publish
+package outbox
 
 import "github.com/prometheus/client_golang/prometheus"
 

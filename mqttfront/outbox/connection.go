@@ -1,4 +1,4 @@
-package publish
+package outbox
 
 import (
 	"context"
@@ -110,7 +110,7 @@ func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.env.confirmConnected(ctx); err != nil {
+	if err := c.env.Confirm(ctx); err != nil {
 		publisher.Abort()
 		return nil, err
 	}

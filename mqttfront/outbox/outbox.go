@@ -1,4 +1,4 @@
-package publish
+package outbox
 
 import (
 	"context"
@@ -61,8 +61,8 @@ type Outbox struct {
 	connections *Connections // of the current leadership; nil without one
 }
 
-// NewOutbox returns an outbox without connections.
-func NewOutbox(config Config, env Environment) *Outbox {
+// New returns an outbox without connections.
+func New(config Config, env Environment) *Outbox {
 	o := &Outbox{config: config, env: env}
 	o.penalties.trusted = env.TrustedIdentity
 	return o

@@ -1,4 +1,4 @@
-package publish
+package outbox
 
 import (
 	"context"
@@ -91,7 +91,7 @@ func (r *recorder) Kick(request *wire.Request) {
 }
 
 func newTestOutbox(broker *fakeBroker, confirm func(context.Context) error) *Outbox {
-	return NewOutbox(Config{Cluster: "holdfast", Connections: 2, MaxNotifications: 10, MaxNotificationBytes: 1000}, Environment{
+	return New(Config{Cluster: "holdfast", Connections: 2, MaxNotifications: 10, MaxNotificationBytes: 1000}, Environment{
 		Connect: broker.connect, Confirm: confirm, TrustedIdentity: func() bool { return false },
 		SessionUpSince: func(time.Time) bool { return true },
 		Backoff: func() *backoff.Backoff { // waits half of these delays
