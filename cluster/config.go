@@ -21,7 +21,7 @@ type Timing struct {
 	Heartbeat    time.Duration // a follower that hears from no leader for this long starts an election
 	Election     time.Duration // a candidate that is not elected within this time starts another election
 	LeaderLease  time.Duration // a leader that reaches no majority for this long steps down; reads do not rely on it
-	Commit       time.Duration // without new entries, the leader sends its commit index after this time
+	Commit       time.Duration // without new entries, the leader sends its commit index after this time; a follower applies so much later
 	DiskDeadline time.Duration // a store call that takes longer ends the process
 }
 
@@ -29,7 +29,7 @@ type Timing struct {
 func LAN() Timing {
 	return Timing{
 		Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond, LeaderLease: 200 * time.Millisecond,
-		Commit: 20 * time.Millisecond, DiskDeadline: 5 * time.Second,
+		Commit: 100 * time.Millisecond, DiskDeadline: 5 * time.Second,
 	}
 }
 
@@ -37,7 +37,7 @@ func LAN() Timing {
 func Edge() Timing {
 	return Timing{
 		Heartbeat: 2 * time.Second, Election: 2 * time.Second, LeaderLease: 1500 * time.Millisecond,
-		Commit: 50 * time.Millisecond, DiskDeadline: 30 * time.Second,
+		Commit: 500 * time.Millisecond, DiskDeadline: 30 * time.Second,
 	}
 }
 
