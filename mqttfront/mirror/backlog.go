@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -17,8 +18,8 @@ const (
 	awaitingRetry              // the broker did not take it; it is tried again later
 )
 
-// backlog holds the topics whose retained message is not known to be as in the state. Without a connection it is empty, except for the quarantines
-// (quarantine.go). It is safe for concurrent use.
+// backlog holds the topics whose retained message is not known to be as in the state. Without a connection it is empty, but
+// knows what the broker does not take (refused.go). It is safe for concurrent use.
 type backlog struct {
 	wake      chan struct{} // capacity 1: take may return something now
 	recompare chan struct{} // capacity 1: the retained messages are to be compared with the state once more
@@ -26,19 +27,19 @@ type backlog struct {
 	mu            sync.Mutex
 	open          bool // there is a connection
 	topics        map[topic]stage
-	queue         []*entry               // topics in stage queued, the oldest first; nextLocked moves those of quarantined mirrors to quarantine.queue
-	flight        []*entry               // topics being sent, the oldest first; some after the first are answered already
-	inFlightCount int                    // number of topics in flight without an answer
-	alone         bool                   // the only topic in flight is one of a quarantined mirror: nothing else is sent meanwhile
-	quarantines   map[string]*quarantine // by topic.prefix; some are lifted
-	answered      time.Time              // when the broker last answered a topic
+	queue         []*entry // topics in stage queued, the oldest first
+	flight        []*entry // topics being sent, the oldest first; some after the first are answered already
+	inFlightCount int      // number of topics in flight without an answer
+	// suspects are the topics that were in flight when a connection ended, and are not answered since. While there are any,
+	// one topic is sent at a time.
+	suspects map[topic]struct{}
+	refused  refused
+	answered time.Time // when the broker last answered a topic
 	// answeredSent is the latest entry.sent of all topics that the broker has answered.
 	answeredSent time.Time
-	lastAlone    time.Time // when the last topic that was sent alone was answered or skipped
-	// touched are the topics whose keys have changed since a comparison began; nil while none is under way. A retained message of
-	// such a topic may be older than the change.
+	// touched are the topics whose keys have changed since a comparison began; nil while none is under way. A retained
+	// message of such a topic may be older than the change.
 	touched map[topic]struct{}
-	refusal refusal // the last one
 }
 
 const (
@@ -47,13 +48,6 @@ const (
 	// maxFlight bounds backlog.flight, which keeps answered topics until the oldest one is answered.
 	maxFlight = 4096
 )
-
-// refusal is a PUBACK with which the broker has refused a topic.
-type refusal struct {
-	at       time.Time
-	prefix   string // what the topics of the mirror begin with
-	repeated bool   // the broker had refused this topic before
-}
 
 // entry is a topic that is queued or being sent.
 type entry struct {
@@ -66,7 +60,7 @@ type entry struct {
 }
 
 func newBacklog() *backlog {
-	return &backlog{wake: make(chan struct{}, 1), recompare: make(chan struct{}, 1), topics: make(map[topic]stage), quarantines: make(map[string]*quarantine)}
+	return &backlog{wake: make(chan struct{}, 1), recompare: make(chan struct{}, 1), topics: make(map[topic]stage), suspects: make(map[topic]struct{}), refused: newRefused()}
 }
 
 // expect records that a comparison expects the broker to send a retained message of a topic.
@@ -157,8 +151,7 @@ func (b *backlog) pushLocked(t topic) {
 		b.topics[t] = changed
 	default:
 		t = t.clone()
-		q := b.quarantines[t.prefix]
-		if q.isRefused(t) {
+		if b.refused.has(t) || b.refused.isDenied(t) {
 			b.topics[t] = awaitingRetry
 			return
 		}
@@ -168,55 +161,29 @@ func (b *backlog) pushLocked(t topic) {
 	}
 }
 
-// maxAloneWait is how long a topic of a quarantined mirror waits for a moment at which nothing else is to be sent. After that time, other topics wait for it.
-// After its answer, the other topics are sent for at least minSharedTime.
-const (
-	maxAloneWait  = time.Second
-	minSharedTime = 100 * time.Millisecond
-)
-
 // take returns a topic that is to be published now, or nil if there is none.
 func (b *backlog) take(now time.Time) *entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.open || b.alone || b.inFlightCount >= window || len(b.flight) >= maxFlight {
+	if !b.open {
 		return nil
 	}
-	next := b.nextLocked(now)
-	if next == nil {
+	b.retryLocked(now)
+	b.tryAloneLocked(now)
+	most := window
+	if len(b.suspects) > 0 {
+		most = 1
+	}
+	if b.inFlightCount >= most || len(b.flight) >= maxFlight || len(b.queue) == 0 {
 		return nil
 	}
-	b.topics[next.topic], next.sent = sending, now
+	next := b.queue[0]
+	b.queue[0] = nil
+	b.queue = b.queue[1:]
+	b.topics[next.topic], next.sent, next.alone = sending, now, most == 1
 	b.flight = append(b.flight, next)
 	b.inFlightCount++
-	b.alone = next.alone
 	return next
-}
-
-func (b *backlog) nextLocked(now time.Time) *entry {
-	for {
-		q, due := b.dueLocked(now)
-		if q != nil && (len(b.queue) == 0 || now.Sub(due) > maxAloneWait && now.Sub(b.lastAlone) > minSharedTime) {
-			if b.inFlightCount > 0 {
-				return nil // until the topics in flight are answered
-			}
-			if next := b.takeAloneLocked(q, now); next != nil {
-				return next
-			}
-			continue
-		}
-		if len(b.queue) == 0 {
-			return nil
-		}
-		first := b.queue[0]
-		b.queue[0] = nil
-		b.queue = b.queue[1:]
-		if q := b.quarantines[first.topic.prefix]; q != nil && !q.lifted {
-			q.queue = append(q.queue, first)
-			continue
-		}
-		return first
-	}
 }
 
 // done records the broker's answer to a topic: it has taken the message, or refused it.
@@ -224,22 +191,20 @@ func (b *backlog) done(sent *entry, accepted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	changedMeanwhile := b.endSendingLocked(sent, now)
+	changedMeanwhile := b.endSendingLocked(sent)
 	b.answered = now
 	if b.answeredSent.Before(sent.sent) {
 		b.answeredSent = sent.sent
 	}
 	if accepted {
-		b.acceptedLocked(sent.topic)
+		b.acceptedLocked(sent.topic, now)
 		if changedMeanwhile {
 			b.pushLocked(sent.topic)
 		}
 	} else {
-		b.refusal = refusal{now, sent.topic.prefix, b.quarantines[sent.topic.prefix].isRefused(sent.topic)}
-		b.refusedLocked(sent, now)
-		if b.quarantines[sent.topic.prefix].isRefused(sent.topic) { // not if there was no room to remember it
-			b.topics[sent.topic] = awaitingRetry
-		} else if changedMeanwhile {
+		b.refused.last, b.refused.lastAt = sent.topic, now
+		b.refused.add(sent.topic, now)
+		if b.refused.has(sent.topic) || changedMeanwhile {
 			b.pushLocked(sent.topic)
 		}
 	}
@@ -251,10 +216,8 @@ func (b *backlog) done(sent *entry, accepted bool) {
 func (b *backlog) skip(taken *entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	changedMeanwhile := b.endSendingLocked(taken, time.Now())
-	if q := b.quarantines[taken.topic.prefix]; q != nil {
-		q.forget(taken.topic)
-	}
+	changedMeanwhile := b.endSendingLocked(taken)
+	b.refused.forget(func(t topic) bool { return t == taken.topic })
 	if changedMeanwhile {
 		b.pushLocked(taken.topic)
 	}
@@ -262,27 +225,34 @@ func (b *backlog) skip(taken *entry) {
 }
 
 // endSendingLocked takes a topic out of flight, and reports whether it has to be published once more.
-func (b *backlog) endSendingLocked(sent *entry, now time.Time) (changedMeanwhile bool) {
+func (b *backlog) endSendingLocked(sent *entry) (changedMeanwhile bool) {
 	sent.done = true
 	for len(b.flight) > 0 && b.flight[0].done {
 		b.flight[0] = nil
 		b.flight = b.flight[1:]
 	}
 	b.inFlightCount--
-	if b.alone {
-		b.alone, b.lastAlone = false, now
-	}
+	delete(b.suspects, sent.topic)
 	changedMeanwhile = b.topics[sent.topic] == changed
 	delete(b.topics, sent.topic)
 	return changedMeanwhile
 }
 
-// begin opens the backlog for a connection. prefixes are what the topics of mirrors begin with.
+// begin opens the backlog for a connection, and queues the suspects. prefixes are what the topics of mirrors begin with.
 func (b *backlog) begin(prefixes []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.open = true
-	b.requeueSuspectsLocked(prefixes)
+	b.refused.forget(func(t topic) bool { return !slices.Contains(prefixes, t.prefix) })
+	maps.DeleteFunc(b.refused.strikes, func(prefix string, _ int) bool { return !slices.Contains(prefixes, prefix) })
+	for t := range b.suspects {
+		if slices.Contains(prefixes, t.prefix) && !b.refused.has(t) && !b.refused.isDenied(t) {
+			b.pushLocked(t)
+		} else {
+			delete(b.suspects, t)
+		}
+	}
+	slices.SortFunc(b.queue, func(one, other *entry) int { return one.topic.compare(other.topic) })
 }
 
 // end empties the backlog when a connection has ended. suspect is true if a topic in flight may be the cause.
@@ -290,12 +260,9 @@ func (b *backlog) end(suspect bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if suspect {
-		b.suspectLocked(time.Now())
+		b.connectionEndedLocked(time.Now())
 	}
-	for _, q := range b.quarantines {
-		q.queue = nil
-	}
-	b.open, b.alone, b.inFlightCount, b.queue, b.flight, b.topics = false, false, 0, nil, nil, make(map[topic]stage)
+	b.open, b.inFlightCount, b.queue, b.flight, b.topics = false, 0, nil, nil, make(map[topic]stage)
 }
 
 const (
@@ -340,7 +307,7 @@ func (b *backlog) handleOverdue(now time.Time) (overdue, suspect bool) {
 	oldest := b.flight[0]
 	transfer := oldest.transferTime()
 	if now.Sub(oldest.sent) > topicAnswerTimeout+transfer && (oldest.alone || b.answeredSent.After(oldest.sent)) {
-		b.connectionEndedByLocked(oldest, now)
+		b.refused.endedOn(oldest.topic, now)
 		return true, false
 	}
 	since := b.answered
@@ -359,8 +326,8 @@ func (b *backlog) isPending(t topic) bool {
 	return known && at != unseen
 }
 
-// answeredAllBefore reports whether the broker has answered every topic that was queued before a moment: those in flight, and those of mirrors that are not
-// quarantined.
+// answeredAllBefore reports whether the broker has answered every topic that was queued before a moment, except those that
+// wait for a retry.
 func (b *backlog) answeredAllBefore(moment time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -373,11 +340,7 @@ func (b *backlog) answeredAllBefore(moment time.Time) bool {
 func (b *backlog) lag() (topics int, oldest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	queues := [][]*entry{b.flight, b.queue}
-	for _, q := range b.quarantines {
-		queues = append(queues, q.queue)
-	}
-	for _, queue := range queues {
+	for _, queue := range [][]*entry{b.flight, b.queue} {
 		if len(queue) > 0 {
 			oldest = max(oldest, time.Since(queue[0].since))
 		}

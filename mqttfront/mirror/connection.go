@@ -76,7 +76,7 @@ func (c *connection) publishAll(ctx context.Context) {
 		case <-c.publisher.Done():
 			return
 		case <-c.backlog.wake:
-		case <-ticker.C: // a backoff of a quarantined mirror may have ended
+		case <-ticker.C: // what was refused may be due
 		}
 	}
 }

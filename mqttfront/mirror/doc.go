@@ -13,8 +13,7 @@
 // A Mirror has one connection, which publishes, and one comparer for it, which makes the passes of comparisons. Both ask desired what the retained
 // messages are to be, and report to progress, which Status shows.
 //
-// If the broker refuses a topic, or ends the connection, the mirrors in question are quarantined (quarantine.go): their topics are sent one at a time, after
-// those of other mirrors. So a failure shows which topic caused it.
+// What the broker refuses, and on what it ends the connection, is left out and tried again every few minutes (refused.go).
 //
 // Locks are taken in this order: Mirror.reading, the lock of the state (Applied, View), progress.mu or pass.mu, backlog.mu. desired.mu is taken last; no
 // other lock is taken while it is held.

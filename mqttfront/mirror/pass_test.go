@@ -197,7 +197,7 @@ func TestRefusedClearingIsNotForgotten(t *testing.T) {
 				}
 			}
 			c.backlog.dropSynced()
-			c.backlog.resetBackoff()
+			c.backlog.retryNow()
 			if e := c.backlog.take(time.Now()); e == nil || e.topic != gone {
 				t.Errorf("%+v is tried again, want %v", e, gone)
 			}
@@ -236,7 +236,7 @@ func TestChangeOfARefusedTopicIsNotForgotten(t *testing.T) {
 			if c.backlog.refusedCount() != 1 {
 				t.Error("it is forgotten")
 			}
-			c.backlog.resetBackoff()
+			c.backlog.retryNow()
 			if e := c.backlog.take(time.Now()); e == nil || e.topic != hot {
 				t.Errorf("%+v is published", e)
 			}

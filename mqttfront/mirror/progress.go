@@ -89,7 +89,7 @@ func (p *progress) resync() bool {
 	}
 	p.resyncs++
 	p.corrected = comparison{}
-	p.backlog.resetBackoff()
+	p.backlog.retryNow()
 	if p.hasConnection { // otherwise the next connection begins with a comparison
 		p.markComparingLocked()
 		signal(p.backlog.recompare)

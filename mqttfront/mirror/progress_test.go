@@ -42,7 +42,7 @@ func TestMirrorsAreInSyncOnceTheBrokerHasAnsweredAll(t *testing.T) {
 		time.Sleep(maxInSyncLag)
 		want("a change that takes long", false)
 		p.backlog.done(p.backlog.take(time.Now()), false)
-		p.backlog.resetBackoff()
+		p.backlog.retryNow()
 		again := p.backlog.take(time.Now())
 		want("refused, and tried again", false)
 		p.backlog.done(again, true)

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"math"
 	"strings"
 	"unicode/utf8"
@@ -15,6 +16,11 @@ func (t topic) String() string { return t.prefix + t.key }
 
 // clone returns a copy of the topic that can be kept. Without the copy, a key of the state would keep its value in memory, and a key of a message its packet.
 func (t topic) clone() topic { return topic{t.prefix, strings.Clone(t.key)} }
+
+// compare orders topics.
+func (t topic) compare(other topic) int {
+	return cmp.Or(strings.Compare(t.prefix, other.prefix), strings.Compare(t.key, other.key))
+}
 
 // maxLevels bounds the levels of a topic. By default EMQX allows 128 and Mosquitto 200. Mosquitto ends a connection that publishes on more.
 const maxLevels = 128
