@@ -168,8 +168,9 @@ k8s: k8s-packages k8s-images ## a real Kubernetes cluster of five nodes, in whic
 chart-docs: k8s-api ## make the chart's README from its values
 	$$($(K8S)/build.sh folder)/helm-docs --chart-search-root helm
 
-lint: ## formatting, vet and staticcheck; fails when something is to be said
+lint: ## formatting, lines of at most 100 columns, vet and staticcheck; fails when something is to be said
 	@unformatted="$$($(GOFUMPT) -l .)"; if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
+	@go run ./test/wrap
 	go vet ./... && $(STATICCHECK) ./...
 	cd test/sdk && go vet ./... && $(STATICCHECK) ./...
 	cd test/chaos && go vet ./... && $(STATICCHECK) ./...
@@ -179,7 +180,8 @@ lint: ## formatting, vet and staticcheck; fails when something is to be said
 	cd test/brokers && go vet ./... && $(STATICCHECK) ./...
 	go vet -tags replay ./test/sim/...
 
-fmt: ## format all Go code
+fmt: ## format all Go code, and break lines of more than 100 columns
+	for i in 1 2; do $(GOFUMPT) -w . && go run ./test/wrap -w $$(git ls-files '*.go'); done
 	$(GOFUMPT) -w .
 
 fuzz: ## run each fuzz target FUZZTIME, such as 300000x

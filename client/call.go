@@ -19,11 +19,12 @@ import (
 type call struct {
 	publish     *mqttconn.Publish
 	correlation string
-	done        chan answer   // has room for one
-	isKeyNotify bool          // the command is KEYNOTIFY, with or without STOP
-	began       moment        // when it was made; a moment also counts the time in which the machine was suspended
-	expiry      time.Duration // the message expiry
-	sent        bool          // guarded by Client.mu
+	done        chan answer // has room for one
+	isKeyNotify bool        // the command is KEYNOTIFY, with or without STOP
+	// when it was made; a moment also counts the time in which the machine was suspended
+	began  moment
+	expiry time.Duration // the message expiry
+	sent   bool          // guarded by Client.mu
 }
 
 type answer struct {
@@ -79,7 +80,9 @@ func (c *Client) timeout(ctx context.Context) time.Duration {
 }
 
 // begin waits for a connection and enqueues the request. If it returns an error, nothing was sent.
-func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]byte) (*call, error) {
+func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]byte) (*call,
+	error,
+) {
 	correlation := make([]byte, 16)
 	_, _ = rand.Read(correlation) // never fails
 	for {
@@ -110,8 +113,11 @@ func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]b
 }
 
 // newCallLocked makes the request. c.mu must be held.
-func (c *Client) newCallLocked(ctx context.Context, correlation []byte, token hlc.Timestamp, arguments [][]byte) *call {
-	expiry := uint32(min(max((min(c.timeout(ctx), math.MaxUint32*time.Second)+time.Second-1)/time.Second, 1), math.MaxUint32))
+func (c *Client) newCallLocked(ctx context.Context, correlation []byte, token hlc.Timestamp,
+	arguments [][]byte,
+) *call {
+	expiry := uint32(min(max((min(c.timeout(ctx), math.MaxUint32*time.Second)+
+		time.Second-1)/time.Second, 1), math.MaxUint32))
 	format := byte(0)
 	properties := &mqttconn.Properties{
 		ResponseTopic: c.responseTopic, CorrelationData: correlation, MessageExpiry: &expiry,
@@ -126,14 +132,19 @@ func (c *Client) newCallLocked(ctx context.Context, correlation []byte, token hl
 		properties.User.Add("__ft", token.String())
 	}
 	return &call{
-		publish:     &mqttconn.Publish{Topic: c.config.InvokeTopic, QoS: 1, Payload: resp.AppendArray(nil, arguments...), Properties: properties},
-		correlation: string(correlation), done: make(chan answer, 1), isKeyNotify: string(arguments[0]) == "KEYNOTIFY", began: now(),
+		publish: &mqttconn.Publish{
+			Topic: c.config.InvokeTopic, QoS: 1,
+			Payload: resp.AppendArray(nil, arguments...), Properties: properties,
+		},
+		correlation: string(correlation), done: make(chan answer, 1),
+		isKeyNotify: string(arguments[0]) == "KEYNOTIFY", began: now(),
 		expiry: time.Duration(expiry) * time.Second,
 	}
 }
 
-// replaceCorrelationLocked gives a KEYNOTIFY new correlation data, so that the store treats it as a new request. The store ended the watch when the old connection
-// ended. A copy of the old request would be deduplicated, and would not restore the watch. c.mu must be held.
+// replaceCorrelationLocked gives a KEYNOTIFY new correlation data, so that the store treats it as a
+// new request. The store ended the watch when the old connection ended. A copy of the old request
+// would be deduplicated, and would not restore the watch. c.mu must be held.
 func (c *Client) replaceCorrelationLocked(waiting *call) {
 	correlation := make([]byte, 16)
 	_, _ = rand.Read(correlation) // never fails
@@ -176,7 +187,8 @@ func (c *Client) handleReply(p *mqttconn.Publish) {
 // readLocked parses a reply and merges its version into the client's clock. c.mu must be held.
 func (c *Client) readLocked(p *mqttconn.Publish) (a answer) {
 	if status := p.Properties.User.Get("__stat"); status == "505" {
-		return answer{err: fmt.Errorf("%w: %w (it supports %s)", ErrNotExecuted, ErrProtocolVersion, p.Properties.User.Get("__supProtMajVer"))}
+		return answer{err: fmt.Errorf("%w: %w (it supports %s)", ErrNotExecuted, ErrProtocolVersion,
+			p.Properties.User.Get("__supProtMajVer"))}
 	}
 	if text := p.Properties.User.Get("__ts"); text != "" {
 		version, err := hlc.Parse(text)

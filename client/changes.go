@@ -5,19 +5,26 @@ import (
 	"slices"
 )
 
-// changeQueue has the keys that one call of Follower.Changes must still return: the keys that the copy had when the call began, and each key that has changed
-// since. A changed key is queued once. A key that was created and deleted before it was returned is left out. So the number of keys bounds the size, however
-// slow the receiver is. Follower.mu guards it.
+// changeQueue has the keys that one call of Follower.Changes must still return: the keys that the
+// copy had when the call began, and each key that has changed since. A changed key is queued once.
+// A key that was created and deleted before it was returned is left out. So the number of keys
+// bounds the size, however slow the receiver is. Follower.mu guards it.
 type changeQueue struct {
-	first    []string            // the sorted keys that the copy had when the call began; only that call uses them
-	waiting  []string            // changed keys in the order of their first change; may have a key twice, and keys that are not in queued any more
+	// the sorted keys that the copy had when the call began; only that call uses them
+	first []string
+	// changed keys in the order of their first change; may have a key twice, and keys that are not
+	// in queued any more
+	waiting  []string
 	queued   map[string]struct{} // changed keys that are still to be returned
 	reported map[string]Version  // by key: the version that was returned last
 	wake     chan struct{}       // says that a key was queued; has room for one
 }
 
 func (f *Follower) addChanges() *changeQueue {
-	own := &changeQueue{queued: make(map[string]struct{}), reported: make(map[string]Version), wake: make(chan struct{}, 1)}
+	own := &changeQueue{
+		queued: make(map[string]struct{}), reported: make(map[string]Version),
+		wake: make(chan struct{}, 1),
+	}
 	f.mu.Lock()
 	own.first = slices.Collect(maps.Keys(f.copy.items))
 	f.changes = append(f.changes, own)
@@ -32,7 +39,8 @@ func (f *Follower) removeChanges(own *changeQueue) {
 	f.changes = slices.DeleteFunc(f.changes, func(other *changeQueue) bool { return other == own })
 }
 
-// changedLocked tells all change queues that a key of the copy has changed. Follower.mu must be held.
+// changedLocked tells all change queues that a key of the copy has changed. Follower.mu must be
+// held.
 func (f *Follower) changedLocked(key string) {
 	_, exists := f.copy.items[key]
 	for _, c := range f.changes {
@@ -57,7 +65,8 @@ func (c *changeQueue) add(key string, exists bool) {
 	}
 }
 
-// compact removes from waiting the keys that are not in queued any more, when they are at least half of it.
+// compact removes from waiting the keys that are not in queued any more, when they are at least
+// half of it.
 func (c *changeQueue) compact() {
 	const least = 1024
 	if len(c.waiting) < least || len(c.waiting) < 2*len(c.queued) {
@@ -72,7 +81,8 @@ func (c *changeQueue) compact() {
 	})
 }
 
-// next returns the next key, if there is one. The key may be unchanged since it was returned last: nextChange checks that.
+// next returns the next key, if there is one. The key may be unchanged since it was returned last:
+// nextChange checks that.
 func (c *changeQueue) next() (key string, found bool) {
 	if len(c.first) > 0 {
 		key, c.first = c.first[0], c.first[1:]
@@ -88,7 +98,8 @@ func (c *changeQueue) next() (key string, found bool) {
 	return "", false
 }
 
-// nextChange returns the next change, if one is waiting: what the copy has now of a key that has changed since it was returned last.
+// nextChange returns the next change, if one is waiting: what the copy has now of a key that has
+// changed since it was returned last.
 func (f *Follower) nextChange(own *changeQueue) (event Event, waiting bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// change sets a key of the Follower's copy to a version, or deletes it if the version is 0. The change queues get the change.
+// change sets a key of the Follower's copy to a version, or deletes it if the version is 0. The
+// change queues get the change.
 func (f *Follower) change(key string, version int64) {
 	f.copy.items[key] = Item{fmt.Append(nil, version), Version{Wall: version, NodeID: "StateStore"}}
 	if version == 0 {
@@ -30,8 +31,8 @@ func (f *Follower) pull(own *changeQueue) (all []string) {
 	}
 }
 
-// Follower.Changes returns first the keys that the copy has, sorted, and then the last change of each key. A key that was created and deleted before the
-// receiver asked is left out.
+// Follower.Changes returns first the keys that the copy has, sorted, and then the last change of
+// each key. A key that was created and deleted before the receiver asked is left out.
 func TestChangesHaveTheLastOfEachKey(t *testing.T) {
 	f := &Follower{copy: newFollowed()}
 	f.change("b", 1)
@@ -56,7 +57,8 @@ func TestChangesHaveTheLastOfEachKey(t *testing.T) {
 	}
 }
 
-// Keys that are created and deleted while the receiver does not pull do not fill up the change queue.
+// Keys that are created and deleted while the receiver does not pull do not fill up the change
+// queue.
 func TestChangesAreBoundedByTheKeys(t *testing.T) {
 	f := &Follower{copy: newFollowed()}
 	own := f.addChanges()
@@ -73,9 +75,13 @@ func TestChangesAreBoundedByTheKeys(t *testing.T) {
 	}
 }
 
-// Follow returns when a pass (one read of all keys) has ended that began after every gap. A gap counts also while its EventGap waits in the watcher's channel.
+// Follow returns when a pass (one read of all keys) has ended that began after every gap. A gap
+// counts also while its EventGap waits in the watcher's channel.
 func TestFirstPassCoversEveryGap(t *testing.T) {
-	f := &Follower{client: &Client{}, watcher: &Watcher{gaps: 1}, first: make(chan struct{}), copy: newFollowed(), covered: -1}
+	f := &Follower{
+		client: &Client{}, watcher: &Watcher{gaps: 1}, first: make(chan struct{}),
+		copy: newFollowed(), covered: -1,
+	}
 	complete := func() bool {
 		select {
 		case <-f.first:

@@ -1,13 +1,16 @@
-// Package client speaks the state store protocol over MQTT 5: Get, Set, Del, VDel, Txn, Keys, Watch, Follow and Lock against a Holdfast cluster,
-// through an MQTT 5 broker.
+// Package client speaks the state store protocol over MQTT 5: Get, Set, Del, VDel, Txn, Keys,
+// Watch, Follow and Lock against a Holdfast cluster, through an MQTT 5 broker.
 //
-// A Client keeps one connection and reconnects by itself. A command that is under way when the connection is lost is sent
-// again, byte for byte, and takes effect once: the store deduplicates it. Only a KEYNOTIFY (it makes or ends a watch) is sent as a
-// new request, with new correlation data: the store must execute it again. A command whose answer does not come in time returns ErrOutcomeUnknown, or
-// ErrNotExecuted if it was not sent. An error of the store is a *ServerError and means that nothing was done.
+// A Client keeps one connection and reconnects by itself. A command that is under way when the
+// connection is lost is sent again, byte for byte, and takes effect once: the store deduplicates
+// it. Only a KEYNOTIFY (it makes or ends a watch) is sent as a new request, with new correlation
+// data: the store must execute it again. A command whose answer does not come in time returns
+// ErrOutcomeUnknown, or ErrNotExecuted if it was not sent. An error of the store is a *ServerError
+// and means that nothing was done.
 //
-// Locks are taken in this order: Lock.unlocking, Client.mu, session.mu. No mutex is held during a call of a function of package mqttconn that locks.
-// Follower.mu is never held together with another lock.
+// Locks are taken in this order: Lock.unlocking, Client.mu, session.mu. No mutex is held during a
+// call of a function of package mqttconn that locks. Follower.mu is never held together with
+// another lock.
 package client
 
 import (
@@ -39,29 +42,36 @@ type Config struct {
 	Username  string
 	Password  []byte      // at most 65,535 bytes
 	TLS       *tls.Config // for mqtts
-	// Dial opens the network connection to host:port, as through a proxy. TLS comes on top of it. Default: TCP.
+	// Dial opens the network connection to host:port, as through a proxy. TLS comes on top of it.
+	// Default: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
-	// InvokeTopic is where requests are published. Default: the state store's. A stand-in for the store may listen elsewhere.
+	// InvokeTopic is where requests are published. Default: the state store's. A stand-in for the
+	// store may listen elsewhere.
 	InvokeTopic string
 
-	// Timeout is how long a command waits for its answer when its context has no deadline. It also bounds each attempt to reconnect, and each KEYNOTIFY and
-	// STOP that the client sends by itself. Default 10 s.
+	// Timeout is how long a command waits for its answer when its context has no deadline. It also
+	// bounds each attempt to reconnect, and each KEYNOTIFY and STOP that the client sends by
+	// itself. Default 10 s.
 	Timeout time.Duration
-	// KeepAlive is the MQTT keep-alive time, rounded to whole seconds, at least 1 s and at most 65,535 s. Default 30 s.
+	// KeepAlive is the MQTT keep-alive time, rounded to whole seconds, at least 1 s and at most
+	// 65,535 s. Default 30 s.
 	KeepAlive time.Duration
 	// WatchBuffer is how many events a Watcher keeps for a receiver that is slow. Default 1024.
 	WatchBuffer int
-	// WatchRenewal is how often watches are renewed, for a store with the setting watch.ttl, which must be longer. Default 1 min.
+	// WatchRenewal is how often watches are renewed, for a store with the setting watch.ttl, which
+	// must be longer. Default 1 min.
 	WatchRenewal time.Duration
-	// FollowRefresh is the longest time after which a Follower lists and reads all of its keys again, to find changes without a notification. Default 10 min.
+	// FollowRefresh is the longest time after which a Follower lists and reads all of its keys
+	// again, to find changes without a notification. Default 10 min.
 	FollowRefresh time.Duration
 	Log           *slog.Logger // default: nothing is logged
 	// Wall returns the wall clock in milliseconds since the Unix epoch. Default: the machine's.
 	Wall func() int64
 }
 
-// Client is a connection to the store. It is safe for concurrent use. Commands of one goroutine take effect in their order.
+// Client is a connection to the store. It is safe for concurrent use. Commands of one goroutine
+// take effect in their order.
 type Client struct {
 	config Config
 	dialer *mqttconn.Dialer
@@ -72,10 +82,11 @@ type Client struct {
 	stop          context.CancelFunc
 	stopped       chan struct{}
 
-	mu       sync.Mutex
-	clock    hlc.Clock
-	pending  map[string]*call // the calls that wait for an answer, by correlation data
-	order    []*call          // the same calls in the order in which they were made; the next session sends them again
+	mu      sync.Mutex
+	clock   hlc.Clock
+	pending map[string]*call // the calls that wait for an answer, by correlation data
+	// the same calls in the order in which they were made; the next session sends them again
+	order    []*call
 	watchers watchers
 	session  *session      // nil while there is no connection
 	changed  chan struct{} // closed and replaced when session changes
@@ -85,7 +96,8 @@ type Client struct {
 	closed     bool
 }
 
-// Connect tries the brokers in turn, until one accepts. The context, or Config.Timeout if it has no deadline, bounds Connect, and not later reconnects.
+// Connect tries the brokers in turn, until one accepts. The context, or Config.Timeout if it has no
+// deadline, bounds Connect, and not later reconnects.
 func Connect(ctx context.Context, config Config) (*Client, error) {
 	c := &Client{
 		config: config, pending: make(map[string]*call), watchers: newWatchers(),
@@ -104,8 +116,9 @@ func Connect(ctx context.Context, config Config) (*Client, error) {
 	return c, nil
 }
 
-// connectAny makes at most as many attempts as there are addresses, each with a fair share of the time. An attempt dials one address after the other until one
-// accepts, and makes the MQTT handshake there. If the handshake fails, the next attempt begins with the address after it.
+// connectAny makes at most as many attempts as there are addresses, each with a fair share of the
+// time. An attempt dials one address after the other until one accepts, and makes the MQTT
+// handshake there. If the handshake fails, the next attempt begins with the address after it.
 func (c *Client) connectAny(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout(ctx))
 	defer cancel()
@@ -141,7 +154,8 @@ func (c *Client) applyDefaults() error {
 	if c.config.KeepAlive <= 0 {
 		c.config.KeepAlive = 30 * time.Second
 	}
-	c.config.KeepAlive = min(max(c.config.KeepAlive.Round(time.Second), time.Second), math.MaxUint16*time.Second)
+	c.config.KeepAlive = min(max(c.config.KeepAlive.Round(time.Second), time.Second),
+		math.MaxUint16*time.Second)
 	if c.config.WatchRenewal <= 0 {
 		c.config.WatchRenewal = time.Minute
 	}
@@ -158,12 +172,17 @@ func (c *Client) applyDefaults() error {
 		c.config.Wall = func() int64 { return time.Now().UnixMilli() }
 	}
 	c.nodeID = c.config.ClientID
-	if _, err := hlc.Parse(hlc.Timestamp{NodeID: c.nodeID}.String()); err != nil { // a client id may have a ':', or be longer than a node id
+	if _, err := hlc.Parse(hlc.Timestamp{NodeID: c.nodeID}.String()); err != nil {
+		// a client id may have a ':', or be longer than a node id
 		sum := sha256.Sum256([]byte(c.nodeID))
 		c.nodeID = hex.EncodeToString(sum[:16])
 	}
-	c.responseTopic = "clients/" + c.config.ClientID + "/services/statestore/_any_/command/invoke/response"
-	c.dialer = &mqttconn.Dialer{TLS: c.config.TLS, Timeout: c.config.Timeout, Network: c.config.Dial}
+	c.responseTopic = "clients/" + c.config.ClientID +
+		"/services/statestore/_any_/command/invoke/response"
+	c.dialer = &mqttconn.Dialer{
+		TLS: c.config.TLS, Timeout: c.config.Timeout,
+		Network: c.config.Dial,
+	}
 	for _, text := range c.config.Addresses {
 		address, err := mqttconn.ParseAddress(text)
 		if err != nil {
@@ -180,9 +199,10 @@ func (c *Client) applyDefaults() error {
 // ID returns the MQTT client id.
 func (c *Client) ID() string { return c.config.ClientID }
 
-// Close ends the connection and all watchers. A command that waits for an answer returns ErrClosed together with ErrOutcomeUnknown if it was sent, or with
-// ErrNotExecuted if not. When Close returns, no goroutine of the connection or of a Watcher runs any more; a Follower's
-// ends soon after, and Follower.Close waits for it. Close always returns nil.
+// Close ends the connection and all watchers. A command that waits for an answer returns ErrClosed
+// together with ErrOutcomeUnknown if it was sent, or with ErrNotExecuted if not. When Close
+// returns, no goroutine of the connection or of a Watcher runs any more; a Follower's ends soon
+// after, and Follower.Close waits for it. Close always returns nil.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -208,15 +228,18 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 				c.config.Log.Warn("connection lost", "error", err)
 			}
 			short++
-			if time.Since(s.began) > minStableSession { // a session that ends sooner counts as an attempt that failed
+			if time.Since(s.began) > minStableSession {
+				// a session that ends sooner counts as an attempt that failed
 				delay.Reset()
 				short = 0
 			}
 			if mqttconn.IsTakenOver(err) {
 				backoff.Pause(ctx, backoff.Jitter(takenOverDelay, random))
 			}
-			if short == maxShortSessions && ctx.Err() == nil { // not each broker says that a session was taken over
-				c.config.Log.Error("the broker ends each connection soon after it began: does another client use the same client id?", "client_id", c.config.ClientID, "error", err)
+			if short == maxShortSessions && ctx.Err() == nil {
+				// not each broker says that a session was taken over
+				c.config.Log.Error(
+					"the broker ends each connection soon after it began: does another client use the same client id?", "client_id", c.config.ClientID, "error", err)
 			}
 			s = nil
 		} else {
@@ -243,14 +266,16 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 // The delays between attempts to connect. Jitter shortens each by up to half.
 const (
 	minReconnectDelay = 50 * time.Millisecond
-	// maxReconnectDelay is far below the default Timeout of 10 s: a broker may be down for 8 s while it restarts, and the waiting requests
-	// must still be answered in the remaining time.
+	// maxReconnectDelay is far below the default Timeout of 10 s: a broker may be down for 8 s
+	// while it restarts, and the waiting requests must still be answered in the remaining time.
 	maxReconnectDelay = 500 * time.Millisecond
-	// takenOverDelay is the delay after a session takeover. Otherwise two clients with one id would end each other's connection all the time.
+	// takenOverDelay is the delay after a session takeover. Otherwise two clients with one id would
+	// end each other's connection all the time.
 	takenOverDelay = 5 * time.Second
 	// failureInterval is the least time between two log lines about failed attempts of one outage.
 	failureInterval = time.Minute
-	// minStableSession is how long a session must last so that it does not count as a failed attempt.
+	// minStableSession is how long a session must last so that it does not count as a failed
+	// attempt.
 	minStableSession = 5 * time.Second
 	// maxShortSessions is how many sessions in a row may be shorter before that is logged.
 	maxShortSessions = 3
@@ -295,15 +320,17 @@ func (c *Client) setSession(s *session, failure error) {
 // timestampLocked returns a new reading of the client's clock. c.mu must be held.
 func (c *Client) timestampLocked() hlc.Timestamp {
 	wall := c.config.Wall()
-	if c.clock.Timestamp("").TooFarAhead(wall) { // the wall clock was ahead for a while; the store would refuse every SET
+	if c.clock.Timestamp("").TooFarAhead(wall) {
+		// the wall clock was ahead for a while; the store would refuse every SET
 		c.clock = hlc.Clock{}
 	}
 	now := c.clock.Now(wall)
 	return now.Timestamp(c.nodeID)
 }
 
-// mergeLocked merges a version from the store into the client's clock. It ignores a version that is too far ahead of this machine's clock:
-// merging it would make every later request of this client fail with ErrTimestampSkew. c.mu must be held.
+// mergeLocked merges a version from the store into the client's clock. It ignores a version that is
+// too far ahead of this machine's clock: merging it would make every later request of this client
+// fail with ErrTimestampSkew. c.mu must be held.
 func (c *Client) mergeLocked(t hlc.Timestamp) {
 	if wall := c.config.Wall(); !t.TooFarAhead(wall) {
 		c.clock.Receive(t, wall)

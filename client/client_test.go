@@ -48,29 +48,127 @@ func TestRefusalsAreTypedErrors(t *testing.T) {
 		call func() error
 		want error
 	}{
-		"not found":        {func() error { _, _, err := c.Get(ctx, "nothing"); return err }, client.ErrNotFound},
-		"del nothing":      {func() error { _, err := c.Del(ctx, "nothing"); return err }, client.ErrNotFound},
-		"vdel nothing":     {func() error { _, err := c.VDel(ctx, "nothing", nil); return err }, client.ErrNotFound},
-		"not applied":      {func() error { _, err := c.VDel(ctx, "fenced", []byte("x"), client.Fence(token)); return err }, client.ErrNotApplied},
-		"token required":   {func() error { _, err := c.Set(ctx, "fenced", nil); return err }, client.ErrFencingTokenRequired},
-		"token lower":      {func() error { _, err := c.Del(ctx, "fenced", client.Fence(older)); return err }, client.ErrFencingTokenLower},
-		"token skew":       {func() error { _, err := c.Del(ctx, "fenced", client.Fence(future)); return err }, client.ErrFencingTokenSkew},
-		"empty key":        {func() error { _, err := c.Set(ctx, "", nil); return err }, client.ErrEmptyKey},
-		"quota":            {func() error { _, err := c.Set(ctx, strings.Repeat("k", 70_000), nil); return err }, client.ErrQuota},
-		"too large":        {func() error { _, err := c.Set(ctx, "k", make([]byte, 30<<20)); return err }, client.ErrNotExecuted},
-		"set if version 0": {func() error { _, err := c.Set(ctx, "k", nil, client.IfVersion(client.Version{})); return err }, client.ErrNotExecuted},
+		"not found": {
+			func() error { _, _, err := c.Get(ctx, "nothing"); return err },
+			client.ErrNotFound,
+		},
+		"del nothing": {
+			func() error { _, err := c.Del(ctx, "nothing"); return err },
+			client.ErrNotFound,
+		},
+		"vdel nothing": {
+			func() error { _, err := c.VDel(ctx, "nothing", nil); return err },
+			client.ErrNotFound,
+		},
+		"not applied": {
+			func() error {
+				_,
+					err := c.VDel(ctx, "fenced", []byte("x"), client.Fence(token))
+				return err
+			},
+			client.ErrNotApplied,
+		},
+		"token required": {
+			func() error { _, err := c.Set(ctx, "fenced", nil); return err },
+			client.ErrFencingTokenRequired,
+		},
+		"token lower": {
+			func() error {
+				_,
+					err := c.Del(ctx, "fenced", client.Fence(older))
+				return err
+			},
+			client.ErrFencingTokenLower,
+		},
+		"token skew": {
+			func() error {
+				_,
+					err := c.Del(ctx, "fenced", client.Fence(future))
+				return err
+			},
+			client.ErrFencingTokenSkew,
+		},
+		"empty key": {
+			func() error { _, err := c.Set(ctx, "", nil); return err },
+			client.ErrEmptyKey,
+		},
+		"quota": {func() error {
+			_,
+				err := c.Set(ctx, strings.Repeat("k", 70_000), nil)
+			return err
+		}, client.ErrQuota},
+		"too large": {func() error {
+			_,
+				err := c.Set(ctx, "k", make([]byte, 30<<20))
+			return err
+		}, client.ErrNotExecuted},
+		"set if version 0": {
+			func() error {
+				_,
+					err := c.Set(ctx, "k", nil, client.IfVersion(client.Version{}))
+				return err
+			},
+			client.ErrNotExecuted,
+		},
 		"two conditions": {func() error {
 			_, err := c.Set(ctx, "k", nil, client.IfVersion(token), client.IfAbsentOrSame())
 			return err
 		}, client.ErrNotExecuted},
-		"del if absent":    {func() error { _, err := c.Del(ctx, "k", client.IfAbsent()); return err }, client.ErrNotExecuted},
-		"del with expiry":  {func() error { _, err := c.Del(ctx, "k", client.Expire(time.Second)); return err }, client.ErrNotExecuted},
-		"vdel if version":  {func() error { _, err := c.VDel(ctx, "k", nil, client.IfVersion(token)); return err }, client.ErrNotExecuted},
-		"vdel with expiry": {func() error { _, err := c.VDel(ctx, "k", nil, client.Expire(time.Second)); return err }, client.ErrNotExecuted},
-		"operation with a condition that it has not": {func() error { _, err := c.Txn(ctx, client.OpVDel("k", nil, client.IfVersion(token))); return err }, client.ErrNotExecuted},
-		"del if version 0":                           {func() error { _, err := c.Del(ctx, "k", client.IfVersion(client.Version{})); return err }, client.ErrNotExecuted},
-		"expire 0":                                   {func() error { _, err := c.Set(ctx, "k", nil, client.Expire(0)); return err }, client.ErrNotExecuted},
-		"lock for no time":                           {func() error { _, err := c.TryLock(ctx, "l", []byte("h"), 0); return err }, client.ErrNotExecuted},
+		"del if absent": {func() error {
+			_,
+				err := c.Del(ctx, "k", client.IfAbsent())
+			return err
+		}, client.ErrNotExecuted},
+		"del with expiry": {
+			func() error {
+				_,
+					err := c.Del(ctx, "k", client.Expire(time.Second))
+				return err
+			},
+			client.ErrNotExecuted,
+		},
+		"vdel if version": {
+			func() error {
+				_,
+					err := c.VDel(ctx, "k", nil, client.IfVersion(token))
+				return err
+			},
+			client.ErrNotExecuted,
+		},
+		"vdel with expiry": {
+			func() error {
+				_,
+					err := c.VDel(ctx, "k", nil, client.Expire(time.Second))
+				return err
+			},
+			client.ErrNotExecuted,
+		},
+		"operation with a condition that it has not": {
+			func() error {
+				_,
+					err := c.Txn(ctx, client.OpVDel("k", nil, client.IfVersion(token)))
+				return err
+			},
+			client.ErrNotExecuted,
+		},
+		"del if version 0": {
+			func() error {
+				_,
+					err := c.Del(ctx, "k", client.IfVersion(client.Version{}))
+				return err
+			},
+			client.ErrNotExecuted,
+		},
+		"expire 0": {func() error {
+			_,
+				err := c.Set(ctx, "k", nil, client.Expire(0))
+			return err
+		}, client.ErrNotExecuted},
+		"lock for no time": {func() error {
+			_,
+				err := c.TryLock(ctx, "l", []byte("h"), 0)
+			return err
+		}, client.ErrNotExecuted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := test.call(); !errors.Is(err, test.want) {
@@ -79,7 +177,8 @@ func TestRefusalsAreTypedErrors(t *testing.T) {
 		})
 	}
 	var notApplied *client.NotAppliedError
-	if _, err := c.Set(ctx, "fenced", nil, client.IfAbsent(), client.Fence(token)); !errors.As(err, &notApplied) || notApplied.Version.IsZero() {
+	if _, err := c.Set(ctx, "fenced", nil, client.IfAbsent(), client.Fence(token)); !errors.As(err,
+		&notApplied) || notApplied.Version.IsZero() {
 		t.Errorf("%v", err)
 	}
 }
@@ -97,25 +196,31 @@ func TestIfVersionRefusesAValueThatCameBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	var notApplied *client.NotAppliedError
-	if _, err := c.Set(ctx, "if-version", []byte("b"), client.IfVersion(first)); !errors.As(err, &notApplied) || notApplied.Version != second {
+	if _, err := c.Set(ctx, "if-version", []byte("b"), client.IfVersion(first)); !errors.As(err,
+		&notApplied) || notApplied.Version != second {
 		t.Errorf("SET with an earlier version: %v", err)
 	}
-	if _, err := c.Del(ctx, "if-version", client.IfVersion(first)); !errors.As(err, &notApplied) || notApplied.Version != second {
+	if _, err := c.Del(ctx, "if-version", client.IfVersion(first)); !errors.As(err, &notApplied) ||
+		notApplied.Version != second {
 		t.Errorf("DEL with an earlier version: %v", err)
 	}
-	third, err := c.Set(ctx, "if-version", []byte("b"), client.Expire(time.Hour), client.IfVersion(second))
+	third, err := c.Set(ctx, "if-version", []byte("b"), client.Expire(time.Hour),
+		client.IfVersion(second))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Del(ctx, "if-version", client.IfVersion(third)); err != nil {
 		t.Errorf("DEL: %v", err)
 	}
-	if _, err := c.Set(ctx, "if-version", nil, client.IfVersion(third)); !errors.As(err, &notApplied) || !notApplied.Version.IsZero() || !strings.Contains(err.Error(), "does not exist") {
+	if _, err := c.Set(ctx, "if-version", nil, client.IfVersion(third)); !errors.As(err,
+		&notApplied) || !notApplied.Version.IsZero() ||
+		!strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("SET of nothing: %v", err)
 	}
 }
 
-// A client id works if MQTT allows it and one topic level can hold it. It may have a ':' or be very long, which the node id of a timestamp must not.
+// A client id works if MQTT allows it and one topic level can hold it. It may have a ':' or be very
+// long, which the node id of a timestamp must not.
 func TestClientIDNeedNotBeANodeID(t *testing.T) {
 	for _, id := range []string{"00:1B:44:11:3A:B7", strings.Repeat("x", 300)} {
 		t.Run(id[:2], func(t *testing.T) {
@@ -173,12 +278,14 @@ func TestCommandWithEndedContextIsNotSent(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for i := range 20 {
-		if _, err := c.Set(ended, fmt.Sprint("cancelled", i), nil); !errors.Is(err, client.ErrNotExecuted) || errors.Is(err, client.ErrOutcomeUnknown) {
+		if _, err := c.Set(ended, fmt.Sprint("cancelled", i), nil); !errors.Is(err,
+			client.ErrNotExecuted) || errors.Is(err, client.ErrOutcomeUnknown) {
 			t.Fatalf("%v", err)
 		}
 	}
 	for i := range 20 {
-		if _, _, err := c.Get(t.Context(), fmt.Sprint("cancelled", i)); !errors.Is(err, client.ErrNotFound) {
+		if _, _, err := c.Get(t.Context(), fmt.Sprint("cancelled", i)); !errors.Is(err,
+			client.ErrNotFound) {
 			t.Fatalf("it was sent: %v", err)
 		}
 	}
@@ -225,8 +332,10 @@ func TestBrokenConnectionsFailNoCommandAndEndNoWatch(t *testing.T) {
 				return
 			default:
 			}
-			// A SET that took effect and is sent again is answered with its own outcome, not with "not applied".
-			if _, err := c.Set(t.Context(), fmt.Sprint("once", run, i), nil, client.IfAbsent()); err != nil {
+			// A SET that took effect and is sent again is answered with its own outcome, not with
+			// "not applied".
+			if _, err := c.Set(t.Context(), fmt.Sprint("once", run, i), nil,
+				client.IfAbsent()); err != nil {
 				t.Errorf("write %d: %v", i, err)
 				return
 			}
@@ -246,7 +355,8 @@ func TestBrokenConnectionsFailNoCommandAndEndNoWatch(t *testing.T) {
 		value := event.Value
 		if event.Kind == client.EventGap { // what changed until then is only found by reading
 			gap = true
-			if value, _, err = c.Get(t.Context(), "reconnect"); err != nil && !errors.Is(err, client.ErrNotFound) {
+			if value, _, err = c.Get(t.Context(), "reconnect"); err != nil &&
+				!errors.Is(err, client.ErrNotFound) {
 				t.Fatal(err)
 			}
 		}
@@ -289,7 +399,8 @@ func measureStalls(t *testing.T) (longest func() time.Duration) {
 	return func() time.Duration { return max(time.Duration(most.Load()), 0) }
 }
 
-// During an outage the client tries to connect at least every 1.5 s. So a SET with the default timeout of 10 s survives an outage of 7 s.
+// During an outage the client tries to connect at least every 1.5 s. So a SET with the default
+// timeout of 10 s survives an outage of 7 s.
 func TestReconnectAttemptsStayFrequent(t *testing.T) {
 	const most = 1500 * time.Millisecond
 	stall := measureStalls(t)
@@ -309,7 +420,8 @@ func TestReconnectAttemptsStayFrequent(t *testing.T) {
 	attempts := p.Attempts()
 	for i := 1; i < len(attempts); i++ {
 		if gap := attempts[i].Sub(attempts[i-1]); gap > most+stall() {
-			t.Errorf("no attempt for %v, want at most %v, and %v in which this process did not run", gap, most, stall())
+			t.Errorf("no attempt for %v, want at most %v, and %v in which this process did not run",
+				gap, most, stall())
 		}
 	}
 }
@@ -320,7 +432,8 @@ func TestLockIsHeldByOneClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(t.Context(), 4*time.Second) // longer than the time to live: it is renewed
+	// longer than the time to live: it is renewed
+	short, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	if _, err := b.Lock(short, "lock", time.Second); !errors.Is(err, client.ErrNotApplied) {
 		t.Errorf("taken twice: %v", err)
@@ -337,7 +450,8 @@ func TestLockIsHeldByOneClient(t *testing.T) {
 	if second == nil || !held.Token().Before(second.Token()) {
 		t.Fatal("the second holder has no newer token")
 	}
-	if _, err := a.Set(t.Context(), "lock", []byte("thief")); err != nil { // a client that ignores the rules
+	if _, err := a.Set(t.Context(), "lock", []byte("thief")); err != nil {
+		// a client that ignores the rules
 		t.Fatal(err)
 	}
 	select {
@@ -380,7 +494,8 @@ func TestCloseEndsWaitingCalls(t *testing.T) {
 	if !errors.Is(watcher.Err(), client.ErrClosed) {
 		t.Errorf("%v", watcher.Err())
 	}
-	if _, err := c.Set(t.Context(), "close", nil); !errors.Is(err, client.ErrNotExecuted) || !errors.Is(err, client.ErrClosed) {
+	if _, err := c.Set(t.Context(), "close", nil); !errors.Is(err, client.ErrNotExecuted) ||
+		!errors.Is(err, client.ErrClosed) {
 		t.Errorf("%v", err)
 	}
 }
@@ -407,7 +522,8 @@ func TestWallClockComesBack(t *testing.T) {
 	}
 }
 
-// The client uses the first broker that answers, also if other addresses refuse the connection or stay silent.
+// The client uses the first broker that answers, also if other addresses refuse the connection or
+// stay silent.
 func TestFirstBrokerThatAnswersServes(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
 	if err != nil {

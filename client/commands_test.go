@@ -6,19 +6,33 @@ import (
 	"testing"
 )
 
-// A request that the store refuses because of overload is sent again until its context ends. An answer counts even if the context ends at the same time.
+// A request that the store refuses because of overload is sent again until its context ends. An
+// answer counts even if the context ends at the same time.
 func TestOverloadedRequestIsSentAgain(t *testing.T) {
 	overloaded, syntax := &ServerError{ErrOverloaded.Error()}, &ServerError{ErrSyntax.Error()}
 	for name, test := range map[string]struct {
-		results []error // results of the attempts, in order; the context ends during the last attempt
+		// results of the attempts, in order; the context ends during the last attempt
+		results []error
 		want    error
 	}{
-		"answered at the second attempt":       {results: []error{overloaded, nil}},
-		"refused until the context ends":       {results: []error{overloaded, overloaded}, want: ErrOverloaded},
-		"no answer when the context ends":      {results: []error{overloaded, context.Canceled}, want: ErrOverloaded},
-		"no answer at all":                     {results: []error{context.Canceled}, want: context.Canceled},
-		"another error ends it":                {results: []error{syntax}, want: ErrSyntax},
-		"another error after an ErrOverloaded": {results: []error{overloaded, syntax}, want: ErrSyntax},
+		"answered at the second attempt": {results: []error{overloaded, nil}},
+		"refused until the context ends": {
+			results: []error{overloaded, overloaded},
+			want:    ErrOverloaded,
+		},
+		"no answer when the context ends": {
+			results: []error{overloaded, context.Canceled},
+			want:    ErrOverloaded,
+		},
+		"no answer at all": {
+			results: []error{context.Canceled},
+			want:    context.Canceled,
+		},
+		"another error ends it": {results: []error{syntax}, want: ErrSyntax},
+		"another error after an ErrOverloaded": {
+			results: []error{overloaded, syntax},
+			want:    ErrSyntax,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())

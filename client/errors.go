@@ -7,32 +7,38 @@ import (
 	"holdfast/hlc"
 )
 
-// Errors that say what became of a command. ErrNotFound and ErrNotApplied are answers of the store; ErrOutcomeUnknown means
-// that no answer came: a write may have taken effect, or may yet.
+// Errors that say what became of a command. ErrNotFound and ErrNotApplied are answers of the store;
+// ErrOutcomeUnknown means that no answer came: a write may have taken effect, or may yet.
 var (
 	ErrNotFound       = errors.New("not found")
 	ErrNotApplied     = errors.New("not applied: the condition was not met")
 	ErrOutcomeUnknown = errors.New("no answer in time: the outcome is unknown")
-	// ErrNotExecuted says that a command was certainly not executed: it was not sent, or the store does not support its protocol version.
+	// ErrNotExecuted says that a command was certainly not executed: it was not sent, or the store
+	// does not support its protocol version.
 	ErrNotExecuted = errors.New("not executed")
 	// ErrClosed says that the client was closed.
 	ErrClosed = errors.New("the client is closed")
-	// ErrProtocol says that an answer is not what the protocol allows. The command may have been executed, as after ErrOutcomeUnknown.
+	// ErrProtocol says that an answer is not what the protocol allows. The command may have been
+	// executed, as after ErrOutcomeUnknown.
 	ErrProtocol = errors.New("the answer is not understood")
-	// ErrRefused says that the broker refused a request, usually by its access control. The command was not executed, unless the error is also
-	// ErrOutcomeUnknown.
+	// ErrRefused says that the broker refused a request, usually by its access control. The command
+	// was not executed, unless the error is also ErrOutcomeUnknown.
 	ErrRefused = errors.New("the broker refused the request")
 	// ErrProtocolVersion says that the store does not support this protocol version.
 	ErrProtocolVersion = errors.New("the store does not support this protocol version")
 )
 
-// The errors of the store, each with the text that the protocol gives it. errors.Is matches a ServerError with the error that has its text. A ServerError
-// with any other text matches none of them.
+// The errors of the store, each with the text that the protocol gives it. errors.Is matches a
+// ServerError with the error that has its text. A ServerError with any other text matches none of
+// them.
 var (
-	ErrTimestampSkew          = errors.New("the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
-	ErrFencingTokenRequired   = errors.New("a fencing token is required for this request")
-	ErrFencingTokenSkew       = errors.New("the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
-	ErrFencingTokenLower      = errors.New("the request fencing token is a lower version than the fencing token protecting the resource")
+	ErrTimestampSkew = errors.New(
+		"the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
+	ErrFencingTokenRequired = errors.New("a fencing token is required for this request")
+	ErrFencingTokenSkew     = errors.New(
+		"the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
+	ErrFencingTokenLower = errors.New(
+		"the request fencing token is a lower version than the fencing token protecting the resource")
 	ErrQuota                  = errors.New("the quota has been exceeded")
 	ErrSyntax                 = errors.New("syntax error")
 	ErrUnknownCommand         = errors.New("unknown command")
@@ -50,8 +56,10 @@ var (
 
 func serverErrors() []error {
 	return []error{
-		ErrTimestampSkew, ErrFencingTokenRequired, ErrFencingTokenSkew, ErrFencingTokenLower, ErrQuota, ErrSyntax, ErrUnknownCommand, ErrArgumentCount,
-		ErrEmptyKey, ErrNotAuthorized, ErrMissingTimestamp, ErrMalformedTimestamp, ErrQoS, ErrMissingCorrelationData, ErrOverloaded, ErrReplyTooLarge,
+		ErrTimestampSkew, ErrFencingTokenRequired, ErrFencingTokenSkew, ErrFencingTokenLower,
+		ErrQuota, ErrSyntax, ErrUnknownCommand, ErrArgumentCount,
+		ErrEmptyKey, ErrNotAuthorized, ErrMissingTimestamp, ErrMalformedTimestamp, ErrQoS,
+		ErrMissingCorrelationData, ErrOverloaded, ErrReplyTooLarge,
 		ErrInvalidContinuation,
 	}
 }
@@ -72,7 +80,8 @@ func (e *ServerError) Is(target error) bool {
 	return false
 }
 
-// NotAppliedError is an ErrNotApplied with the version of the key's value. The zero version means that the key does not exist.
+// NotAppliedError is an ErrNotApplied with the version of the key's value. The zero version means
+// that the key does not exist.
 type NotAppliedError struct{ Version hlc.Timestamp }
 
 // Error implements error.

@@ -34,7 +34,8 @@ func Example() {
 	// true
 }
 
-// Change the recipes of all machines of a line in one transaction, fenced by the token of a lock: a holder that lost the lock changes nothing.
+// Change the recipes of all machines of a line in one transaction, fenced by the token of a lock: a
+// holder that lost the lock changes nothing.
 func ExampleClient_Txn() {
 	ctx := context.Background()
 	store, err := client.Connect(ctx, client.Config{Addresses: []string{broker}})
@@ -59,14 +60,16 @@ func ExampleClient_Txn() {
 	result, err := store.Txn(ctx,
 		client.OpSet("line-8/press/recipe", []byte("copper"), fence),
 		client.OpSet("line-8/saw/recipe", []byte("2mm"), fence),
-		client.OpDel("line-8/draft", client.IfVersion(draft), fence), // only if the draft still has this version
+		// only if the draft still has this version
+		client.OpDel("line-8/draft", client.IfVersion(draft), fence),
 		client.OpGet("line-8/operator"),
 	)
 	if err != nil {
 		fmt.Println(err) // errors.Is(err, client.ErrNotApplied): nothing has changed
 		return
 	}
-	fmt.Println("draft deleted:", result.Results[2].Found, "· operator known:", result.Results[3].Found)
+	fmt.Println("draft deleted:", result.Results[2].Found, "· operator known:",
+		result.Results[3].Found)
 	// Output:
 	// draft deleted: true · operator known: false
 }
@@ -86,7 +89,8 @@ func ExampleClient_Watch() {
 		fmt.Println(err)
 		return
 	}
-	if _, err := store.Set(ctx, "line-7/owner", []byte("plc-a"), client.Expire(50*time.Millisecond)); err != nil {
+	if _, err := store.Set(ctx, "line-7/owner", []byte("plc-a"),
+		client.Expire(50*time.Millisecond)); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -106,7 +110,8 @@ func ExampleClient_Watch() {
 	// owned by nobody
 }
 
-// A client that writes under a lock sends the lock's token. So the store refuses the writes of an earlier holder that was paused for too long.
+// A client that writes under a lock sends the lock's token. So the store refuses the writes of an
+// earlier holder that was paused for too long.
 func ExampleClient_Lock() {
 	ctx := context.Background()
 	store, err := client.Connect(ctx, client.Config{Addresses: []string{broker}})

@@ -18,7 +18,8 @@ type Item struct {
 	Version Version
 }
 
-// Follower is a local copy of all keys that match a pattern and that the client may read. All methods are safe for concurrent use.
+// Follower is a local copy of all keys that match a pattern and that the client may read. All
+// methods are safe for concurrent use.
 type Follower struct {
 	client  *Client
 	watcher *Watcher
@@ -31,25 +32,34 @@ type Follower struct {
 	copy      followed
 	processed int // how many events of the watcher were processed by run
 	gaps      int // how many of these were gaps
-	covered   int // how many gaps came before the last completed pass began; -1 until a pass began after all gaps, and once the copy is not kept up to date
-	changes   []*changeQueue
-	err       error
+	// how many gaps came before the last completed pass began; -1 until a pass began after all
+	// gaps, and once the copy is not kept up to date
+	covered int
+	changes []*changeQueue
+	err     error
 }
 
-// Follow makes a local copy of all keys that match a pattern and that the client may read, and keeps it up to date until Close or Client.Close. Keys
-// describes the pattern language. The context bounds the time until the copy is complete for the first time, which is when Follow returns. Follow needs
-// SCAN and GLOB, which only Holdfast has. The copy leaves out keys of more than 4096 bytes, because a watch of a pattern does not report their changes.
+// Follow makes a local copy of all keys that match a pattern and that the client may read, and
+// keeps it up to date until Close or Client.Close. Keys describes the pattern language. The context
+// bounds the time until the copy is complete for the first time, which is when Follow returns.
+// Follow needs SCAN and GLOB, which only Holdfast has. The copy leaves out keys of more than 4096
+// bytes, because a watch of a pattern does not report their changes.
 //
-// A Follower first watches the pattern, and then makes a pass: it lists the keys and reads each. It makes another pass after each gap, as after a lost
-// connection. Keys that were deleted meanwhile are deleted from the copy. Some changes come without a notification: those of a restored backup or of changed
-// access rights, and those after an operator ended the watch. A pass that begins at least every Config.FollowRefresh finds them.
+// A Follower first watches the pattern, and then makes a pass: it lists the keys and reads each. It
+// makes another pass after each gap, as after a lost connection. Keys that were deleted meanwhile
+// are deleted from the copy. Some changes come without a notification: those of a restored backup
+// or of changed access rights, and those after an operator ended the watch. A pass that begins at
+// least every Config.FollowRefresh finds them.
 func (c *Client) Follow(ctx context.Context, pattern string) (*Follower, error) {
 	watcher, err := c.Watch(ctx, pattern, Glob())
 	if err != nil {
 		return nil, err
 	}
 	running, stop := context.WithCancel(context.Background())
-	f := &Follower{client: c, watcher: watcher, stop: stop, first: make(chan struct{}), done: make(chan struct{}), copy: newFollowed(), covered: -1}
+	f := &Follower{
+		client: c, watcher: watcher, stop: stop, first: make(chan struct{}),
+		done: make(chan struct{}), copy: newFollowed(), covered: -1,
+	}
 	go f.run(running)
 	select {
 	case <-f.first:
@@ -74,7 +84,8 @@ func (f *Follower) Get(key string) (Item, bool) {
 	return item, ok
 }
 
-// All returns all keys of the copy with their values, as they are when All is called, in the order of the bytes of the keys.
+// All returns all keys of the copy with their values, as they are when All is called, in the order
+// of the bytes of the keys.
 func (f *Follower) All() iter.Seq2[string, Item] {
 	f.mu.RLock()
 	items := maps.Clone(f.copy.items)
@@ -88,10 +99,12 @@ func (f *Follower) All() iter.Seq2[string, Item] {
 	}
 }
 
-// Changes returns first all keys of the copy, each as an EventSet, and then each change as an EventSet or an EventDeleted. It waits for the next one until
-// the context ends, or the copy is no longer kept up to date. If the receiver is slow, earlier changes of a key are left out, but never the last one; the
-// copy does not wait for the receiver. The Version of an EventDeleted is that of the key's last EventSet. Values must not be changed. Several calls may
-// run at the same time, each with all changes.
+// Changes returns first all keys of the copy, each as an EventSet, and then each change as an
+// EventSet or an EventDeleted. It waits for the next one until the context ends, or the copy is no
+// longer kept up to date. If the receiver is slow, earlier changes of a key are left out, but never
+// the last one; the copy does not wait for the receiver. The Version of an EventDeleted is that of
+// the key's last EventSet. Values must not be changed. Several calls may run at the same time, each
+// with all changes.
 func (f *Follower) Changes(ctx context.Context) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		own := f.addChanges()
@@ -120,9 +133,11 @@ func (f *Follower) Changes(ctx context.Context) iter.Seq[Event] {
 	}
 }
 
-// Synced reports whether the copy has every change whose notification has arrived, and all keys were read again since the last gap. If so, the copy has the
-// client's own earlier writes: the notification of a write arrives before its reply. Synced is false while the connection is lost, until the keys are read
-// again after a gap, while a notification is not processed yet, and when the copy is no longer kept up to date.
+// Synced reports whether the copy has every change whose notification has arrived, and all keys
+// were read again since the last gap. If so, the copy has the client's own earlier writes: the
+// notification of a write arrives before its reply. Synced is false while the connection is lost,
+// until the keys are read again after a gap, while a notification is not processed yet, and when
+// the copy is no longer kept up to date.
 func (f *Follower) Synced() bool {
 	f.mu.RLock()
 	covered, processed := f.covered == f.gaps, f.processed
@@ -135,15 +150,17 @@ func (f *Follower) Synced() bool {
 // Done returns a channel that is closed when the copy is no longer kept up to date. Err says why.
 func (f *Follower) Done() <-chan struct{} { return f.done }
 
-// Err returns why the copy is no longer kept up to date: ErrClosed after Client.Close, or the error of the store if it refused the watch, the list or
-// a read (ErrReplyTooLarge, for instance). It returns nil after Close, and while the copy is kept up to date.
+// Err returns why the copy is no longer kept up to date: ErrClosed after Client.Close, or the error
+// of the store if it refused the watch, the list or a read (ErrReplyTooLarge, for instance). It
+// returns nil after Close, and while the copy is kept up to date.
 func (f *Follower) Err() error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.err
 }
 
-// Close ends the watch. The copy stays as it is, and can still be read. The context and the error are those of Watcher.Close.
+// Close ends the watch. The copy stays as it is, and can still be read. The context and the error
+// are those of Watcher.Close.
 func (f *Follower) Close(ctx context.Context) error {
 	f.stop()
 	<-f.done
@@ -179,7 +196,8 @@ func (f *Follower) run(ctx context.Context) {
 		}
 	}()
 	for {
-		if due && current == nil && f.isConfirmed() { // not before the watch is confirmed: its confirmation brings an EventGap
+		if due && current == nil && f.isConfirmed() {
+			// not before the watch is confirmed: its confirmation brings an EventGap
 			current, due = f.startPass(ctx), false
 		}
 		var results chan reading // nil blocks
@@ -257,7 +275,8 @@ func (f *Follower) applyRead(r reading) {
 	}
 }
 
-// endPass ends a pass. gaps is how many gaps came before the pass began. If it returns false, the copy may lack a change, and another pass is needed.
+// endPass ends a pass. gaps is how many gaps came before the pass began. If it returns false, the
+// copy may lack a change, and another pass is needed.
 func (f *Follower) endPass(gaps int) (complete bool) {
 	f.client.mu.Lock()
 	all := f.watcher.gaps

@@ -63,7 +63,8 @@ func contents(f *client.Follower) string {
 	return strings.Join(all, " ")
 }
 
-// unique returns a key prefix that no other test uses, nor another run of the same test with -count: all tests share one store.
+// unique returns a key prefix that no other test uses, nor another run of the same test with
+// -count: all tests share one store.
 func unique(name string) string { return fmt.Sprintf("%s-%d/", name, time.Now().UnixNano()) }
 
 func set(t *testing.T, c *client.Client, key, value string) {
@@ -73,7 +74,8 @@ func set(t *testing.T, c *client.Client, key, value string) {
 	}
 }
 
-// A Follower's copy is complete when Follow returns. After a lost connection the Follower reads all keys again, and reports those that were deleted meanwhile.
+// A Follower's copy is complete when Follow returns. After a lost connection the Follower reads all
+// keys again, and reports those that were deleted meanwhile.
 func TestFollowerOutlivesItsConnection(t *testing.T) {
 	other, ctx, prefix := connect(t), t.Context(), unique("followed")
 	set(t, other, prefix+"kept", "1")
@@ -84,25 +86,34 @@ func TestFollowerOutlivesItsConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := contents(f), fmt.Sprintf("%[1]sgone=1 %[1]skept=1", prefix); got != want || !f.Synced() {
+	if got, want := contents(f), fmt.Sprintf("%[1]sgone=1 %[1]skept=1", prefix); got != want ||
+		!f.Synced() {
 		t.Errorf("the first copy is %q, want %q; synced %v", got, want, f.Synced())
 	}
 	seen := collect(t, f)
-	testwait.Until(t, "the first keys are reported", func() bool { return seen.all() == fmt.Sprintf("%[1]sgone=1 %[1]skept=1", prefix) })
+	testwait.Until(t, "the first keys are reported",
+		func() bool { return seen.all() == fmt.Sprintf("%[1]sgone=1 %[1]skept=1", prefix) })
 	set(t, other, prefix+"kept", "2")
 	set(t, other, prefix+"another", "1")
-	testwait.Until(t, "both changes arrive", func() bool { return strings.HasSuffix(seen.all(), fmt.Sprintf("%[1]skept=2 %[1]sanother=1", prefix)) })
+	testwait.Until(t, "both changes arrive",
+		func() bool {
+			return strings.HasSuffix(seen.all(),
+				fmt.Sprintf("%[1]skept=2 %[1]sanother=1", prefix))
+		})
 	for range 3 {
 		p.Set(tcpproxy.Refusing) // and refuse new connections
 		testwait.Until(t, "it knows that it may lack changes", func() bool { return !f.Synced() })
 		set(t, other, prefix+"new", fmt.Sprint(time.Now()))
-		if _, err := other.Del(ctx, prefix+"gone"); err != nil && !errors.Is(err, client.ErrNotFound) {
+		if _, err := other.Del(ctx, prefix+"gone"); err != nil &&
+			!errors.Is(err, client.ErrNotFound) {
 			t.Fatal(err)
 		}
 		p.Set(tcpproxy.Open)
 		testwait.Until(t, "it is up to date again", f.Synced)
 		value, _, err := other.Get(ctx, prefix+"new")
-		if got, want := contents(f), fmt.Sprintf("%[1]sanother=1 %[1]skept=2 %[1]snew=%[2]s", prefix, value); err != nil || got != want {
+		if got, want := contents(f),
+			fmt.Sprintf("%[1]sanother=1 %[1]skept=2 %[1]snew=%[2]s", prefix, value); err != nil ||
+			got != want {
 			t.Errorf("after the connection came back: %q, want %q; %v", got, want, err)
 		}
 	}
@@ -133,11 +144,13 @@ func TestSyncedFollowerHasItsClientsWrites(t *testing.T) {
 	}
 }
 
-// A slow receiver of Changes loses changes, but never the last one of a key, and the copy does not wait for the receiver. The Follower also falls behind its
-// own watch here, which has a WatchBuffer of 1. It gets a gap, and reads all keys again.
+// A slow receiver of Changes loses changes, but never the last one of a key, and the copy does not
+// wait for the receiver. The Follower also falls behind its own watch here, which has a WatchBuffer
+// of 1. It gets a gap, and reads all keys again.
 func TestSlowReceiverGetsTheLastChange(t *testing.T) {
 	c, prefix := connect(t, func(config *client.Config) { config.WatchBuffer = 1 }), unique("slow")
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // ends Changes if a change is missing
+	// ends Changes if a change is missing
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	set(t, c, prefix+"gone", "1")
 	set(t, c, prefix+"kept", "first")
@@ -160,20 +173,23 @@ func TestSlowReceiverGetsTheLastChange(t *testing.T) {
 			}
 			release()
 			want := fmt.Sprintf("%[1]skept=99 %[1]snew=1", prefix)
-			testwait.Until(t, "the copy is complete", func() bool { return f.Synced() && contents(f) == want })
+			testwait.Until(t, "the copy is complete",
+				func() bool { return f.Synced() && contents(f) == want })
 		}
 		if events == 5 {
 			break
 		}
 	}
 	slices.Sort(received.list[min(2, events):]) // the order of changes in a gap is not known
-	if got, want := received.all(), fmt.Sprintf("%[1]sgone=1 %[1]skept=first %[1]sgone deleted %[1]skept=99 %[1]snew=1", prefix); got != want {
+	if got, want := received.all(),
+		fmt.Sprintf("%[1]sgone=1 %[1]skept=first %[1]sgone deleted %[1]skept=99 %[1]snew=1",
+			prefix); got != want {
 		t.Errorf("it got %q, want %q", got, want)
 	}
 }
 
-// A Follower finds a change without a notification in its next pass, which reads all keys. The next renewal of its watch restores a watch that an operator
-// ended.
+// A Follower finds a change without a notification in its next pass, which reads all keys. The next
+// renewal of its watch restores a watch that an operator ended.
 func TestFollowerFindsWhatNobodyNotified(t *testing.T) {
 	c := connect(t, func(config *client.Config) {
 		config.FollowRefresh, config.WatchRenewal = 200*time.Millisecond, 100*time.Millisecond
@@ -185,11 +201,13 @@ func TestFollowerFindsWhatNobodyNotified(t *testing.T) {
 	}
 	endWatches(t, c.ID())
 	set(t, other, prefix+"k", "v")
-	testwait.Until(t, "the change is found", func() bool { _, ok := f.Get(prefix + "k"); return ok })
+	testwait.Until(t, "the change is found",
+		func() bool { _, ok := f.Get(prefix + "k"); return ok })
 	testwait.Until(t, "the store has the watch again", func() bool { return watches(c.ID()) })
 }
 
-// Close with a context that has ended returns an error, and the watch ends in the store a little later.
+// Close with a context that has ended returns an error, and the watch ends in the store a little
+// later.
 func TestFollowerThatIsClosedLeavesNoWatch(t *testing.T) {
 	c, prefix := connect(t), unique("closed")
 	f, err := c.Follow(t.Context(), prefix+"*")
@@ -201,7 +219,8 @@ func TestFollowerThatIsClosedLeavesNoWatch(t *testing.T) {
 	if err := f.Close(ended); !errors.Is(err, client.ErrNotExecuted) {
 		t.Errorf("%v", err)
 	}
-	testwait.Until(t, "the store has no watch of the client", func() bool { return !watches(c.ID()) })
+	testwait.Until(t, "the store has no watch of the client",
+		func() bool { return !watches(c.ID()) })
 }
 
 // Keys of more than 4096 bytes are not in the copy: no watch of a pattern reports their changes.
@@ -218,7 +237,8 @@ func TestFollowerLeavesOutLongKeys(t *testing.T) {
 	}
 }
 
-// The context of Follow bounds the time until the copy is complete. A Follow that gave up leaves no watch in the store.
+// The context of Follow bounds the time until the copy is complete. A Follow that gave up leaves no
+// watch in the store.
 func TestFollowEndsWithItsContext(t *testing.T) {
 	c, prefix := connect(t), unique("context")
 	ended, cancel := context.WithCancel(t.Context())
@@ -236,7 +256,8 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 		}
 		cancel()
 	}
-	testwait.Until(t, "the store has no watch of the client", func() bool { return !watches(c.ID()) })
+	testwait.Until(t, "the store has no watch of the client",
+		func() bool { return !watches(c.ID()) })
 	if _, err := c.Follow(t.Context(), "["); !errors.Is(err, client.ErrNotExecuted) {
 		t.Errorf("a malformed pattern: %v", err)
 	}
@@ -261,7 +282,8 @@ func TestFollowerEndsWithItsClient(t *testing.T) {
 	}
 }
 
-// A key that is too long for watches of patterns is in no copy, also if the Follower's client has a watch of the key itself.
+// A key that is too long for watches of patterns is in no copy, also if the Follower's client has a
+// watch of the key itself.
 func TestLongKeyIsInNoCopy(t *testing.T) {
 	c := connect(t)
 	long := "long key/" + strings.Repeat("x", glob.MaxWatchedKey)

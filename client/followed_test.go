@@ -9,7 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// followedStore is a model of a store and of the notifications that a Follower gets from it. They come in order. Some come again. Those of a gap never come.
+// followedStore is a model of a store and of the notifications that a Follower gets from it. They
+// come in order. Some come again. Those of a gap never come.
 type followedStore struct {
 	t             *rapid.T
 	clock         int64
@@ -22,17 +23,20 @@ func (s *followedStore) change() {
 	key := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(s.t, "key")
 	if item, there := s.items[key]; there && rapid.Bool().Draw(s.t, "delete") {
 		delete(s.items, key)
-		s.notifications = append(s.notifications, Event{Kind: EventDeleted, Key: key, Version: item.Version})
+		s.notifications = append(s.notifications,
+			Event{Kind: EventDeleted, Key: key, Version: item.Version})
 		return
 	}
 	s.clock++
 	item := Item{fmt.Append(nil, s.clock), Version{Wall: s.clock, NodeID: "StateStore"}}
 	s.items[key] = item
-	s.notifications = append(s.notifications, Event{Kind: EventSet, Key: key, Value: item.Value, Version: item.Version})
+	s.notifications = append(s.notifications,
+		Event{Kind: EventSet, Key: key, Value: item.Value, Version: item.Version})
 }
 
-// Notifications and reads may overtake each other. The copy equals the store when two things have happened: a pass (a read of all keys) that began after the
-// latest gap has ended, and all later notifications have come.
+// Notifications and reads may overtake each other. The copy equals the store when two things have
+// happened: a pass (a read of all keys) that began after the latest gap has ended, and all later
+// notifications have come.
 func TestFollowedCopyEqualsTheStore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &followedStore{t: t, items: make(map[string]Item)}
@@ -58,7 +62,8 @@ func TestFollowedCopyEqualsTheStore(t *testing.T) {
 			}
 			s.delivered = len(s.notifications) // the others never come
 			f.beginPass(true)
-			unread := slices.Sorted(maps.Keys(s.items)) // has every key that exists during the whole pass
+			// has every key that exists during the whole pass
+			unread := slices.Sorted(maps.Keys(s.items))
 			var underWay []read
 			for len(unread)+len(underWay) > 0 {
 				switch rapid.IntRange(0, 4).Draw(t, "step") {
@@ -67,7 +72,8 @@ func TestFollowedCopyEqualsTheStore(t *testing.T) {
 				case 1:
 					deliverNext()
 				case 2: // a new leader repeats the latest notifications
-					for number := rapid.IntRange(0, s.delivered).Draw(t, "repeated from"); number < s.delivered; number++ {
+					for number := rapid.IntRange(0, s.delivered).Draw(t,
+						"repeated from"); number < s.delivered; number++ {
 						deliver(number)
 					}
 				case 3: // the store answers a read
@@ -104,7 +110,8 @@ func TestFollowedCopyEqualsTheStore(t *testing.T) {
 	})
 }
 
-// A restore puts older values back without notifications. The copy takes the value that a pass reads, even if its version is lower, and then later changes.
+// A restore puts older values back without notifications. The copy takes the value that a pass
+// reads, even if its version is lower, and then later changes.
 func TestFollowedCopyTakesWhatAPassReads(t *testing.T) {
 	version := func(n int64) Version { return Version{Wall: n, NodeID: "StateStore"} }
 	set := func(value string, n int64) Event {
@@ -113,13 +120,15 @@ func TestFollowedCopyTakesWhatAPassReads(t *testing.T) {
 	f := newFollowed()
 	f.applyNotification(set("new", 9))
 	f.beginPass(true)
-	if !f.applyRead("k", Item{[]byte("old"), version(3)}, false) || string(f.items["k"].Value) != "old" {
+	if !f.applyRead("k", Item{[]byte("old"), version(3)}, false) ||
+		string(f.items["k"].Value) != "old" {
 		t.Errorf("after the pass: %q", f.items["k"].Value)
 	}
 	if deleted := f.endPass(); len(deleted) != 0 {
 		t.Errorf("deleted: %q", deleted)
 	}
-	if !f.applyNotification(set("of another cluster, whose clock is behind", 5)) || f.items["k"].Version != version(5) {
+	if !f.applyNotification(set("of another cluster, whose clock is behind", 5)) ||
+		f.items["k"].Version != version(5) {
 		t.Errorf("a change after the pass: %v", f.items["k"].Version)
 	}
 	f.beginPass(true)
@@ -128,8 +137,9 @@ func TestFollowedCopyTakesWhatAPassReads(t *testing.T) {
 	}
 }
 
-// After a gap, a notification with a lower version than the copy's may come from another cluster, or be an old one that the same cluster repeats. It does not
-// change the copy. Another pass shows which it was.
+// After a gap, a notification with a lower version than the copy's may come from another cluster,
+// or be an old one that the same cluster repeats. It does not change the copy. Another pass shows
+// which it was.
 func TestLowerVersionAfterAGapNeedsAnotherPass(t *testing.T) {
 	version := func(n int64) Version { return Version{Wall: n, NodeID: "StateStore"} }
 	set := func(n int64) Event { return Event{Kind: EventSet, Key: "k", Version: version(n)} }
@@ -140,12 +150,21 @@ func TestLowerVersionAfterAGapNeedsAnotherPass(t *testing.T) {
 		incomplete bool
 		want       int64 // the copy's version after the pass; 0: the copy does not have the key
 	}{
-		"another cluster, read before the change": {afterGap: true, notified: 6, read: 5, incomplete: true, want: 5},
-		"another cluster, read after the change":  {afterGap: true, notified: 6, read: 6, incomplete: true, want: 6},
-		"a repetition of an older change":         {afterGap: true, notified: 6, read: 9, incomplete: true, want: 9},
-		"a repetition of the latest change":       {afterGap: true, notified: 9, read: 9, want: 9},
-		"a repetition after a deletion":           {afterGap: true, notified: 9, want: 0},
-		"a refresh":                               {notified: 6, read: 9, want: 9},
+		"another cluster, read before the change": {
+			afterGap: true, notified: 6, read: 5,
+			incomplete: true, want: 5,
+		},
+		"another cluster, read after the change": {
+			afterGap: true, notified: 6, read: 6,
+			incomplete: true, want: 6,
+		},
+		"a repetition of an older change": {
+			afterGap: true, notified: 6, read: 9,
+			incomplete: true, want: 9,
+		},
+		"a repetition of the latest change": {afterGap: true, notified: 9, read: 9, want: 9},
+		"a repetition after a deletion":     {afterGap: true, notified: 9, want: 0},
+		"a refresh":                         {notified: 6, read: 9, want: 9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFollowed()
@@ -170,7 +189,8 @@ func TestLowerVersionAfterAGapNeedsAnotherPass(t *testing.T) {
 // A new leader may repeat notifications. None of them brings back what was deleted since.
 func TestRepeatedNotificationsBringNothingBack(t *testing.T) {
 	version := Version{Wall: 1, NodeID: "StateStore"}
-	set, deleted := Event{Kind: EventSet, Key: "k", Version: version}, Event{Kind: EventDeleted, Key: "k", Version: version}
+	set, deleted := Event{Kind: EventSet, Key: "k", Version: version},
+		Event{Kind: EventDeleted, Key: "k", Version: version}
 	f := newFollowed()
 	if !f.applyNotification(set) || !f.applyNotification(deleted) {
 		t.Error("the first of each is news")
@@ -185,7 +205,8 @@ func TestRepeatedNotificationsBringNothingBack(t *testing.T) {
 	}
 }
 
-// After a gap the client may be connected to another cluster, whose versions are lower. An empty copy follows that cluster from the first pass on.
+// After a gap the client may be connected to another cluster, whose versions are lower. An empty
+// copy follows that cluster from the first pass on.
 func TestEmptyCopyFollowsAnotherCluster(t *testing.T) {
 	version := func(number int64) Version { return Version{Wall: number, NodeID: "StateStore"} }
 	f := newFollowed()
@@ -203,10 +224,15 @@ func TestEmptyCopyFollowsAnotherCluster(t *testing.T) {
 	}
 }
 
-// † A pass covers the gaps from before it began, and none that came meanwhile: until the next pass the copy is not in sync.
+// † A pass covers the gaps from before it began, and none that came meanwhile: until the next pass
+// the copy is not in sync.
 func TestGapDuringAPassIsNotCovered(t *testing.T) {
 	current := &session{}
-	f := &Follower{client: &Client{session: current}, watcher: &Watcher{confirmedIn: current, gaps: 2, queued: 2}, copy: newFollowed(), first: make(chan struct{})}
+	f := &Follower{
+		client:  &Client{session: current},
+		watcher: &Watcher{confirmedIn: current, gaps: 2, queued: 2}, copy: newFollowed(),
+		first: make(chan struct{}),
+	}
 	f.watcher.client = f.client
 	f.processed, f.gaps, f.covered = 2, 2, 0
 	f.copy.beginPass(true)

@@ -12,8 +12,10 @@ import (
 // ErrLockLost says that a lock was not renewed in time: somebody else may hold it now.
 var ErrLockLost = errors.New("the lock was lost")
 
-// Lock is a lock that this client holds, as far as it knows. A process that was paused, or whose machine was suspended, may notice late that its lock expired. Pass Fence(lock.Token()) to each
-// write that the lock protects: a key then refuses such a write after a later holder has set the key with its own token.
+// Lock is a lock that this client holds, as far as it knows. A process that was paused, or whose
+// machine was suspended, may notice late that its lock expired. Pass Fence(lock.Token()) to each
+// write that the lock protects: a key then refuses such a write after a later holder has set the
+// key with its own token.
 type Lock struct {
 	client *Client
 	name   string
@@ -21,21 +23,26 @@ type Lock struct {
 	ttl    time.Duration
 	token  Version
 
-	lost      chan struct{}
-	stop      context.CancelFunc
-	stopped   chan struct{}
-	unlocking chan struct{} // has room for one, and is full while an Unlock is under way; it guards the fields below
+	lost    chan struct{}
+	stop    context.CancelFunc
+	stopped chan struct{}
+	// has room for one, and is full while an Unlock is under way; it guards the fields below
+	unlocking chan struct{}
 	released  bool
 	// releaseErr is what Unlock returns once released is set: nil or ErrLockLost.
 	releaseErr error
 }
 
-// TryLock acquires a lock if it is free or has the same holder, and renews it from then on. The error is ErrNotApplied if the lock has another holder, and
-// ErrNotExecuted if ttl is below 1 ms; otherwise it is as for Set. If the answer took longer than ttl, Lost is closed when TryLock returns. The Lock keeps holder,
-// which must not be changed.
-func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl time.Duration) (*Lock, error) {
+// TryLock acquires a lock if it is free or has the same holder, and renews it from then on. The
+// error is ErrNotApplied if the lock has another holder, and ErrNotExecuted if ttl is below 1 ms;
+// otherwise it is as for Set. If the answer took longer than ttl, Lost is closed when TryLock
+// returns. The Lock keeps holder, which must not be changed.
+func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl time.Duration) (*Lock,
+	error,
+) {
 	if ttl < time.Millisecond {
-		return nil, fmt.Errorf("%w: lock %q: the time to live is %v: must be at least 1ms", ErrNotExecuted, name, ttl)
+		return nil, fmt.Errorf("%w: lock %q: the time to live is %v: must be at least 1ms",
+			ErrNotExecuted, name, ttl)
 	}
 	asked := now()
 	token, err := c.Set(ctx, name, holder, IfAbsentOrSame(), Expire(ttl))
@@ -71,11 +78,13 @@ func (l *Lock) isLost() bool {
 // Token returns the fencing token: the version of the lock when it was acquired.
 func (l *Lock) Token() Version { return l.token }
 
-// Lost returns a channel that is closed when another client may have the lock, and when the client was closed. Unlock does not close it.
+// Lost returns a channel that is closed when another client may have the lock, and when the client
+// was closed. Unlock does not close it.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
-// renew renews the lock until it is stopped or lost. It counts the time to live from the moment at which the last successful request was sent, which is never
-// later than the moment at which the store applied it.
+// renew renews the lock until it is stopped or lost. It counts the time to live from the moment at
+// which the last successful request was sent, which is never later than the moment at which the
+// store applied it.
 func (l *Lock) renew(ctx context.Context, renewedAt moment) {
 	defer close(l.stopped)
 	defer l.stop()
@@ -85,8 +94,9 @@ func (l *Lock) renew(ctx context.Context, renewedAt moment) {
 		}
 	}()
 	const (
-		renewals   = 3               // per time to live
-		minTimeout = 2 * time.Second // the least timeout of an attempt, unless the time to live ends first
+		renewals = 3 // per time to live
+		// the least timeout of an attempt, unless the time to live ends first
+		minTimeout = 2 * time.Second
 	)
 	for {
 		if !pauseUntil(ctx, renewedAt, l.ttl/renewals) {
@@ -94,7 +104,9 @@ func (l *Lock) renew(ctx context.Context, renewedAt moment) {
 		}
 		for {
 			sentAt, left := now(), l.ttl-renewedAt.elapsed()
-			if left <= 0 { // the lock may have expired, and another client may have had it: a renewal now would acquire it anew
+			if left <= 0 {
+				// the lock may have expired, and another client may have had it: a renewal now
+				// would acquire it anew
 				close(l.lost)
 				return
 			}
@@ -119,9 +131,10 @@ func (l *Lock) renew(ctx context.Context, renewedAt moment) {
 	}
 }
 
-// Unlock ends the renewal and releases the lock. The error is ErrLockLost if this client did not have the lock any more, or Lost was closed before. After nil
-// or ErrLockLost, later calls return the same. After any other error Unlock may be called again; otherwise the lock expires. If a call returns ErrOutcomeUnknown
-// and the next one ErrLockLost, the first one may have released the lock.
+// Unlock ends the renewal and releases the lock. The error is ErrLockLost if this client did not
+// have the lock any more, or Lost was closed before. After nil or ErrLockLost, later calls return
+// the same. After any other error Unlock may be called again; otherwise the lock expires. If a call
+// returns ErrOutcomeUnknown and the next one ErrLockLost, the first one may have released the lock.
 func (l *Lock) Unlock(ctx context.Context) error {
 	select {
 	case l.unlocking <- struct{}{}:

@@ -16,7 +16,8 @@ import (
 	"holdfast/client"
 )
 
-// standIn answers the requests on a topic in place of the store. answer returns the payload of the reply, or "" for no reply.
+// standIn answers the requests on a topic in place of the store. answer returns the payload of the
+// reply, or "" for no reply.
 func standIn(t *testing.T, topic string, answer func(request []byte) string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(broker, "mqtt://"))
@@ -27,23 +28,42 @@ func standIn(t *testing.T, topic string, answer func(request []byte) string) {
 		c       *paho.Client
 		replies sync.WaitGroup
 	)
-	c = paho.NewClient(paho.ClientConfig{Conn: conn, OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(r paho.PublishReceived) (bool, error) {
-		p := r.Packet
-		payload := answer(p.Payload)
-		if payload == "" {
+	c = paho.NewClient(paho.ClientConfig{
+		Conn: conn,
+		OnPublishReceived: []func(paho.PublishReceived) (bool,
+			error){func(r paho.PublishReceived) (bool, error) {
+			p := r.Packet
+			payload := answer(p.Payload)
+			if payload == "" {
+				return true, nil
+			}
+			reply := &paho.Publish{
+				Topic: p.Properties.ResponseTopic, QoS: 1, Payload: []byte(payload),
+				Properties: &paho.PublishProperties{
+					CorrelationData: p.Properties.CorrelationData,
+					User: paho.UserProperties{
+						{Key: "__stat", Value: "200"},
+						{Key: "__ts", Value: "1700000000000:00000:StateStore"},
+					},
+				},
+			}
+			// in another goroutine: this one reads the PUBACK for which Publish waits
+			replies.Go(func() { _, _ = c.Publish(t.Context(), reply) })
 			return true, nil
-		}
-		reply := &paho.Publish{Topic: p.Properties.ResponseTopic, QoS: 1, Payload: []byte(payload), Properties: &paho.PublishProperties{
-			CorrelationData: p.Properties.CorrelationData,
-			User:            paho.UserProperties{{Key: "__stat", Value: "200"}, {Key: "__ts", Value: "1700000000000:00000:StateStore"}},
-		}}
-		replies.Go(func() { _, _ = c.Publish(t.Context(), reply) }) // in another goroutine: this one reads the PUBACK for which Publish waits
-		return true, nil
-	}}})
-	if _, err := c.Connect(t.Context(), &paho.Connect{ClientID: "stand-in of " + topic, CleanStart: true, KeepAlive: 30}); err != nil {
+		}},
+	})
+	if _, err := c.Connect(t.Context(),
+		&paho.Connect{
+			ClientID: "stand-in of " + topic, CleanStart: true,
+			KeepAlive: 30,
+		}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Subscribe(t.Context(), &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: topic, QoS: 1}}}); err != nil {
+	if _, err := c.Subscribe(t.Context(),
+		&paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{
+			Topic: topic,
+			QoS:   1,
+		}}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -53,13 +73,15 @@ func standIn(t *testing.T, topic string, answer func(request []byte) string) {
 	})
 }
 
-// An overloaded store does not say whether the lock is free. So Lock asks again soon, and does not wait for the ttl, as it does if another client has the lock.
+// An overloaded store does not say whether the lock is free. So Lock asks again soon, and does not
+// wait for the ttl, as it does if another client has the lock.
 func TestLockIsTriedAgainSoonAfterAnOverload(t *testing.T) {
 	const topic, ttl = "stand-in/invoke", time.Minute
 	var sets, watches atomic.Int32
 	standIn(t, topic, func(request []byte) string {
 		switch {
-		case bytes.Contains(request, []byte("SET")) && sets.Add(1) > 2, bytes.Contains(request, []byte("STOP")):
+		case bytes.Contains(request, []byte("SET")) && sets.Add(1) > 2,
+			bytes.Contains(request, []byte("STOP")):
 			return "+OK\r\n"
 		case bytes.Contains(request, []byte("VDEL")):
 			return ":1\r\n"
@@ -69,7 +91,8 @@ func TestLockIsTriedAgainSoonAfterAnOverload(t *testing.T) {
 			return "-ERR the service is overloaded; try again\r\n"
 		}
 	})
-	c, err := client.Connect(t.Context(), client.Config{Addresses: []string{broker}, ClientID: "overloaded", InvokeTopic: topic})
+	c, err := client.Connect(t.Context(),
+		client.Config{Addresses: []string{broker}, ClientID: "overloaded", InvokeTopic: topic})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,20 +108,46 @@ func TestLockIsTriedAgainSoonAfterAnOverload(t *testing.T) {
 	}
 }
 
-// An attempt without an answer may have acquired the lock, whatever the results of later attempts. Only the answer that another client has the lock rules
-// that out.
+// An attempt without an answer may have acquired the lock, whatever the results of later attempts.
+// Only the answer that another client has the lock rules that out.
 func TestLockReportsUnknownOutcomeUntilItIsSettled(t *testing.T) {
-	const silence, held, overloaded, ok = "", answerHeld, "-ERR the service is overloaded; try again\r\n", answerOK
+	const silence, held, overloaded, ok = "", answerHeld,
+		"-ERR the service is overloaded; try again\r\n", answerOK
 	for name, row := range map[string]struct {
-		sets, watches []string // the answers to SET and to KEYNOTIFY, in order; the last one repeats
+		// the answers to SET and to KEYNOTIFY, in order; the last one repeats
+		sets, watches []string
 		want          error
 	}{
-		"unknown, then overloaded":        {[]string{silence, overloaded}, []string{ok}, client.ErrOutcomeUnknown},
-		"unknown, then no watch":          {[]string{silence}, []string{overloaded}, client.ErrOutcomeUnknown},
-		"unknown, then held":              {[]string{silence, held}, []string{ok}, client.ErrNotApplied},
-		"held, then the watch is unknown": {[]string{held}, []string{silence}, client.ErrNotApplied},
-		"held, then unknown":              {[]string{held, silence}, []string{ok}, client.ErrOutcomeUnknown},
-		"overloaded, then no answer":      {[]string{overloaded}, []string{silence}, client.ErrNotExecuted},
+		"unknown, then overloaded": {
+			[]string{silence, overloaded},
+			[]string{ok},
+			client.ErrOutcomeUnknown,
+		},
+		"unknown, then no watch": {
+			[]string{silence},
+			[]string{overloaded},
+			client.ErrOutcomeUnknown,
+		},
+		"unknown, then held": {
+			[]string{silence, held},
+			[]string{ok},
+			client.ErrNotApplied,
+		},
+		"held, then the watch is unknown": {
+			[]string{held},
+			[]string{silence},
+			client.ErrNotApplied,
+		},
+		"held, then unknown": {
+			[]string{held, silence},
+			[]string{ok},
+			client.ErrOutcomeUnknown,
+		},
+		"overloaded, then no answer": {
+			[]string{overloaded},
+			[]string{silence},
+			client.ErrNotExecuted,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -112,7 +161,10 @@ func TestLockReportsUnknownOutcomeUntilItIsSettled(t *testing.T) {
 			if !errors.Is(err, row.want) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v, want %v, and the end of the context", err, row.want)
 			}
-			for _, other := range []error{client.ErrOutcomeUnknown, client.ErrNotApplied, client.ErrNotExecuted} {
+			for _, other := range []error{
+				client.ErrOutcomeUnknown, client.ErrNotApplied,
+				client.ErrNotExecuted,
+			} {
 				if errors.Is(err, other) && !errors.Is(row.want, other) {
 					t.Errorf("%v is also %v", err, other)
 				}
@@ -121,9 +173,12 @@ func TestLockReportsUnknownOutcomeUntilItIsSettled(t *testing.T) {
 	}
 }
 
-// lockStandIn connects a client to a stand-in for the store. set and watch get the number of earlier SETs or KEYNOTIFYs, and return the payload of the
-// reply, or "" for no reply. stop is the payload of the reply to each STOP.
-func lockStandIn(t *testing.T, timeout time.Duration, set, watch func(earlier int) string, stop string) *client.Client {
+// lockStandIn connects a client to a stand-in for the store. set and watch get the number of
+// earlier SETs or KEYNOTIFYs, and return the payload of the reply, or "" for no reply. stop is the
+// payload of the reply to each STOP.
+func lockStandIn(t *testing.T, timeout time.Duration, set, watch func(earlier int) string,
+	stop string,
+) *client.Client {
 	t.Helper()
 	sets, watches := 0, 0
 	id := strings.ReplaceAll(t.Name(), "/", "-")
@@ -142,7 +197,11 @@ func lockStandIn(t *testing.T, timeout time.Duration, set, watch func(earlier in
 			return set(sets - 1)
 		}
 	})
-	c, err := client.Connect(t.Context(), client.Config{Addresses: []string{broker}, ClientID: id, InvokeTopic: topic, Timeout: timeout})
+	c, err := client.Connect(t.Context(),
+		client.Config{
+			Addresses: []string{broker}, ClientID: id, InvokeTopic: topic,
+			Timeout: timeout,
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,12 +216,15 @@ const (
 
 func always(answer string) func(int) string { return func(int) string { return answer } }
 
-// If a client may write the key of a lock but not watch it, Lock returns the refusal of the watch, and not that another client has the lock.
+// If a client may write the key of a lock but not watch it, Lock returns the refusal of the watch,
+// and not that another client has the lock.
 func TestLockReportsARefusedWatch(t *testing.T) {
-	c := lockStandIn(t, time.Minute, always(answerHeld), always("-ERR not authorized\r\n"), answerOK)
+	c := lockStandIn(t, time.Minute, always(answerHeld), always("-ERR not authorized\r\n"),
+		answerOK)
 	_, err := c.Lock(t.Context(), "l", time.Minute)
 	var refused *client.ServerError
-	if !errors.As(err, &refused) || !errors.Is(err, client.ErrNotAuthorized) || errors.Is(err, client.ErrNotApplied) {
+	if !errors.As(err, &refused) || !errors.Is(err, client.ErrNotAuthorized) ||
+		errors.Is(err, client.ErrNotApplied) {
 		t.Errorf("%v", err)
 	}
 }
@@ -188,7 +250,8 @@ func TestLockRepeatsAnUnansweredWatch(t *testing.T) {
 	}
 }
 
-// Lock ends its watch with STOP, and does not wait for the answer: neither when its context has ended, nor when it has the lock.
+// Lock ends its watch with STOP, and does not wait for the answer: neither when its context has
+// ended, nor when it has the lock.
 func TestLockDoesNotWaitForTheEndOfItsWatch(t *testing.T) {
 	for name, set := range map[string]func(int) string{
 		"held by another client": always(answerHeld),
@@ -204,15 +267,18 @@ func TestLockDoesNotWaitForTheEndOfItsWatch(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			began := time.Now()
-			want := map[string]error{"held by another client": client.ErrNotApplied}[name] // nil if it is acquired
-			if _, err := c.Lock(ctx, "l", time.Minute); !errors.Is(err, want) || time.Since(began) > 30*time.Second {
+			// nil if it is acquired
+			want := map[string]error{"held by another client": client.ErrNotApplied}[name]
+			if _, err := c.Lock(ctx, "l", time.Minute); !errors.Is(err, want) ||
+				time.Since(began) > 30*time.Second {
 				t.Errorf("after %v: %v, want %v", time.Since(began), err, want)
 			}
 		})
 	}
 }
 
-// A lock whose answer came after its time to live is not held: TryLock returns it as lost, and Lock asks again.
+// A lock whose answer came after its time to live is not held: TryLock returns it as lost, and Lock
+// asks again.
 func TestLateAnswerIsNoLock(t *testing.T) {
 	const ttl = 200 * time.Millisecond
 	late := func(earlier int) string {
@@ -260,7 +326,8 @@ func TestLockIsLostWhenItsClientIsClosed(t *testing.T) {
 	}
 }
 
-// † A renewal counts from when it was sent, however late its answer comes: the store may have applied it at once, so the lock expires that much earlier.
+// † A renewal counts from when it was sent, however late its answer comes: the store may have
+// applied it at once, so the lock expires that much earlier.
 func TestRenewalCountsFromWhenItWasSent(t *testing.T) {
 	const ttl, late = 3 * time.Second, 1500 * time.Millisecond
 	var sent atomic.Int64 // when the renewal had arrived, since the start
@@ -286,13 +353,15 @@ func TestRenewalCountsFromWhenItWasSent(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the lock is never lost")
 	}
-	if held := time.Since(start) - time.Duration(sent.Load()); sent.Load() == 0 || held > ttl+late/2 {
-		t.Errorf("the lock counts as held for %v after its renewal was sent, and lives for %v", held, ttl)
+	if held := time.Since(start) - time.Duration(sent.Load()); sent.Load() == 0 || held > ttl+
+		late/2 {
+		t.Errorf("the lock counts as held for %v after its renewal was sent, and lives for %v",
+			held, ttl)
 	}
 }
 
-// † A lock is lost as soon as the store says that another client has it, and not only when its time to live is over. Unlock says so, also where its own
-// deletion succeeds.
+// † A lock is lost as soon as the store says that another client has it, and not only when its time
+// to live is over. Unlock says so, also where its own deletion succeeds.
 func TestLockIsLostWhenAnotherClientHasIt(t *testing.T) {
 	const ttl = 6 * time.Second // it is renewed after a third of it
 	c := lockStandIn(t, time.Minute, func(earlier int) string {

@@ -53,7 +53,8 @@ func startStore() (stop func(), err error) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	config := embedded.Config{
-		Listen: "127.0.0.1:0", Log: log, Wall: cluster.SystemClock().Wall, Cluster: "holdfast", NodeUsername: "node", NodePassword: mqttfront.StaticPassword("secret"),
+		Listen: "127.0.0.1:0", Log: log, Wall: cluster.SystemClock().Wall, Cluster: "holdfast",
+		NodeUsername: "node", NodePassword: mqttfront.StaticPassword("secret"),
 	}
 	server, err := embedded.Start(config)
 	if err != nil {
@@ -74,12 +75,16 @@ func startStore() (stop func(), err error) {
 	front.Identity.ClientIDProperty = embedded.ClientIDProperty
 	network, id := cluster.NewNetwork(), identity.RaftID()
 	running, err := node.Start(context.Background(), node.Config{
-		Cluster: "holdfast", Name: "n1", DataDir: filepath.Join(dir, "n1"), Timing: cluster.LAN(), Offer: cluster.DefaultConfig().Offer,
-		Front: front, Driver: server, Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTimeout},
+		Cluster: "holdfast", Name: "n1", DataDir: filepath.Join(dir, "n1"), Timing: cluster.LAN(),
+		Offer: cluster.DefaultConfig().Offer,
+		Front: front, Driver: server,
+		Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTimeout},
 		Links: node.Links{
-			Address: raft.ServerAddress(id), Raft: network.Transport(id, cluster.LAN()), Peers: network, Attach: network.Attach,
+			Address: raft.ServerAddress(id), Raft: network.Transport(id, cluster.LAN()),
+			Peers: network, Attach: network.Attach,
 		},
-		MaxClockOffset: time.Second, Log: log, Registry: prometheus.NewRegistry(), Exit: func(err error) { panic(err) },
+		MaxClockOffset: time.Second, Log: log, Registry: prometheus.NewRegistry(),
+		Exit: func(err error) { panic(err) },
 	}, identity, node.Members([]raft.Server{{ID: id, Address: raft.ServerAddress(id)}}))
 	if err != nil {
 		return nil, err
@@ -90,14 +95,18 @@ func startStore() (stop func(), err error) {
 	}
 	endWatches = func(t *testing.T, clientID string) {
 		var found []fsm.WatchInfo
-		running.Cluster.View(func(m *fsm.Machine) { found = m.ListWatches("", clientID, fsm.WatchInfo{}, 1000) })
+		running.Cluster.View(func(m *fsm.Machine) {
+			found = m.ListWatches("", clientID,
+				fsm.WatchInfo{}, 1000)
+		})
 		for i := range found {
 			if _, err := running.Cluster.Execute(t.Context(), found[i].EndCommand()); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	for deadline := time.Now().Add(20 * time.Second); running.Ready() != nil || !running.Front.Accepting(); {
+	for deadline := time.Now().Add(20 * time.Second); running.Ready() != nil ||
+		!running.Front.Accepting(); {
 		if time.Now().After(deadline) {
 			return nil, fmt.Errorf("the store is not ready: %w", running.Ready())
 		}

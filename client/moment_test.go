@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// The time since a moment includes the time in which the machine was suspended. A wait that is over because of that ends at once.
+// The time since a moment includes the time in which the machine was suspended. A wait that is over
+// because of that ends at once.
 func TestSuspendedTimeCounts(t *testing.T) {
 	if sinceBoot() == 0 {
 		t.Skip("this system does not tell how long it was suspended")

@@ -16,8 +16,12 @@ import (
 	"holdfast/resp"
 )
 
-// startBroker starts a broker that serves one connection after the other. handle gets the connection's number, from 1 on; see mqtttest.Serve.
-func startBroker(t *testing.T, handle func(number int, conn net.Conn, packet *packets.ControlPacket) packets.Packet) (address string) {
+// startBroker starts a broker that serves one connection after the other. handle gets the
+// connection's number, from 1 on; see mqtttest.Serve.
+func startBroker(t *testing.T,
+	handle func(number int, conn net.Conn,
+		packet *packets.ControlPacket) packets.Packet,
+) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -31,7 +35,12 @@ func startBroker(t *testing.T, handle func(number int, conn net.Conn, packet *pa
 			if err != nil {
 				return
 			}
-			mqtttest.Serve(conn, func(packet *packets.ControlPacket) (packets.Packet, bool) { return handle(number, conn, packet), true })
+			mqtttest.Serve(conn,
+				func(packet *packets.ControlPacket) (packets.Packet,
+					bool,
+				) {
+					return handle(number, conn, packet), true
+				})
 		}
 	}()
 	t.Cleanup(func() {
@@ -44,7 +53,9 @@ func startBroker(t *testing.T, handle func(number int, conn net.Conn, packet *pa
 // A request that is given up while no packet id is free was not executed, and is never sent.
 func TestGivenUpRequestIsNotSent(t *testing.T) {
 	received, release := make(chan string, 10), make(chan struct{})
-	address := startBroker(t, func(_ int, _ net.Conn, packet *packets.ControlPacket) packets.Packet {
+	address := startBroker(t, func(_ int, _ net.Conn,
+		packet *packets.ControlPacket,
+	) packets.Packet {
 		switch content := packet.Content.(type) {
 		case *packets.Connect:
 			one := uint16(1)
@@ -74,7 +85,8 @@ func TestGivenUpRequestIsNotSent(t *testing.T) {
 	}
 	brief, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
-	if err := <-set(brief, "second"); !errors.Is(err, ErrNotExecuted) || errors.Is(err, ErrOutcomeUnknown) {
+	if err := <-set(brief, "second"); !errors.Is(err, ErrNotExecuted) ||
+		errors.Is(err, ErrOutcomeUnknown) {
 		t.Errorf("given up before it was sent: %v", err)
 	}
 	third := set(ctx, "third")
@@ -111,15 +123,22 @@ func (h lineHandler) Handle(_ context.Context, record slog.Record) error {
 	return nil
 }
 
-// The log says why the client cannot connect, but not at each attempt. It also says when the client is connected again.
+// The log says why the client cannot connect, but not at each attempt. It also says when the client
+// is connected again.
 func TestOutageIsLogged(t *testing.T) {
 	subscribed := make(chan net.Conn, 10)
-	refusals := []byte{2: 0x86, 3: 0x87, 4: 0} // the reason code of the CONNACK, by the number of the connection
-	address := startBroker(t, func(number int, conn net.Conn, packet *packets.ControlPacket) packets.Packet {
+	// the reason code of the CONNACK, by the number of the connection
+	refusals := []byte{2: 0x86, 3: 0x87, 4: 0}
+	address := startBroker(t, func(number int, conn net.Conn,
+		packet *packets.ControlPacket,
+	) packets.Packet {
 		switch packet.Content.(type) {
 		case *packets.Connect:
 			if number < len(refusals) && refusals[number] != 0 {
-				return &packets.Connack{ReasonCode: refusals[number], Properties: &packets.Properties{}}
+				return &packets.Connack{
+					ReasonCode: refusals[number],
+					Properties: &packets.Properties{},
+				}
 			}
 		case *packets.Subscribe:
 			subscribed <- conn
@@ -127,7 +146,11 @@ func TestOutageIsLogged(t *testing.T) {
 		return nil
 	})
 	lines := make(chan string, 100)
-	c, err := Connect(t.Context(), Config{Addresses: []string{address}, Log: slog.New(lineHandler{slog.DiscardHandler, lines})})
+	c, err := Connect(t.Context(),
+		Config{
+			Addresses: []string{address},
+			Log:       slog.New(lineHandler{slog.DiscardHandler, lines}),
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,12 +175,13 @@ func TestOutageIsLogged(t *testing.T) {
 	}
 }
 
-// A renewal that is under way when the last watcher is closed leaves no watch in the store. The store executes the renewal's KEYNOTIFY after the STOP here, so the
-// client sends STOP again.
+// A renewal that is under way when the last watcher is closed leaves no watch in the store. The
+// store executes the renewal's KEYNOTIFY after the STOP here, so the client sends STOP again.
 func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
 	reply := func(conn net.Conn, request *packets.Publish) {
 		answer := packets.Publish{
-			Topic: request.Properties.ResponseTopic, Payload: []byte("+OK\r\n"), Properties: &packets.Properties{CorrelationData: request.Properties.CorrelationData},
+			Topic: request.Properties.ResponseTopic, Payload: []byte("+OK\r\n"),
+			Properties: &packets.Properties{CorrelationData: request.Properties.CorrelationData},
 		}
 		if _, err := answer.WriteTo(conn); err != nil {
 			t.Error(err)
@@ -165,8 +189,11 @@ func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
 	}
 	var renewal *packets.Publish // the second KEYNOTIFY
 	commands, began := make(chan string, 10), make(chan struct{})
-	watch, stop := string(resp.AppendArray(nil, subject{key: "k"}.keyNotify()...)), string(resp.AppendArray(nil, subject{key: "k"}.keyNotifyStop()...))
-	address := startBroker(t, func(_ int, conn net.Conn, packet *packets.ControlPacket) packets.Packet {
+	watch, stop := string(resp.AppendArray(nil, subject{key: "k"}.keyNotify()...)),
+		string(resp.AppendArray(nil, subject{key: "k"}.keyNotifyStop()...))
+	address := startBroker(t, func(_ int, conn net.Conn,
+		packet *packets.ControlPacket,
+	) packets.Packet {
 		request, ok := packet.Content.(*packets.Publish)
 		if !ok {
 			return nil
@@ -177,7 +204,8 @@ func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
 			close(began)
 			return nil
 		}
-		reply(conn, request) // before the test sees the command: after the last one it closes the client
+		// before the test sees the command: after the last one it closes the client
+		reply(conn, request)
 		commands <- command
 		if renewal != nil {
 			reply(conn, renewal)
@@ -214,11 +242,14 @@ func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
 	}
 }
 
-// When Close returns, no goroutine that renews a watch runs any more, not even one whose KEYNOTIFY is not answered.
+// When Close returns, no goroutine that renews a watch runs any more, not even one whose KEYNOTIFY
+// is not answered.
 func TestCloseWaitsForRenewals(t *testing.T) {
 	answers := make(chan string, 1)
 	answers <- "the first KEYNOTIFY"
-	address := startBroker(t, func(_ int, conn net.Conn, packet *packets.ControlPacket) packets.Packet {
+	address := startBroker(t, func(_ int, conn net.Conn,
+		packet *packets.ControlPacket,
+	) packets.Packet {
 		request, ok := packet.Content.(*packets.Publish)
 		if !ok {
 			return nil
@@ -226,7 +257,8 @@ func TestCloseWaitsForRenewals(t *testing.T) {
 		select {
 		case <-answers:
 			answer := packets.Publish{
-				Topic: request.Properties.ResponseTopic, Payload: []byte("+OK\r\n"), Properties: &packets.Properties{CorrelationData: request.Properties.CorrelationData},
+				Topic: request.Properties.ResponseTopic, Payload: []byte("+OK\r\n"),
+				Properties: &packets.Properties{CorrelationData: request.Properties.CorrelationData},
 			}
 			if _, err := answer.WriteTo(conn); err != nil {
 				t.Error(err)
@@ -265,16 +297,24 @@ func TestCloseWaitsForRenewals(t *testing.T) {
 	}
 }
 
-// Two clients with one id end each other's connections. Some brokers give no reason, so the log says what to look for.
+// Two clients with one id end each other's connections. Some brokers give no reason, so the log
+// says what to look for.
 func TestConnectionsThatEndSoonAreExplained(t *testing.T) {
-	address := startBroker(t, func(_ int, conn net.Conn, packet *packets.ControlPacket) packets.Packet {
+	address := startBroker(t, func(_ int, conn net.Conn,
+		packet *packets.ControlPacket,
+	) packets.Packet {
 		if _, isSubscribe := packet.Content.(*packets.Subscribe); isSubscribe {
-			time.AfterFunc(10*time.Millisecond, func() { _ = conn.Close() }) // as when another client takes the session over
+			// as when another client takes the session over
+			time.AfterFunc(10*time.Millisecond, func() { _ = conn.Close() })
 		}
 		return nil
 	})
 	lines := make(chan string, 100)
-	c, err := Connect(t.Context(), Config{Addresses: []string{address}, ClientID: "press-1", Log: slog.New(lineHandler{slog.DiscardHandler, lines})})
+	c, err := Connect(t.Context(),
+		Config{
+			Addresses: []string{address}, ClientID: "press-1",
+			Log: slog.New(lineHandler{slog.DiscardHandler, lines}),
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,9 @@ import (
 type pass struct {
 	gaps    int          // EventGaps that the Follower had processed when the pass began
 	results chan reading // closed at the end
-	err     error        // why the pass is not complete; nil if it is complete. It may be read once results is closed
-	work    sync.WaitGroup
+	// why the pass is not complete; nil if it is complete. It may be read once results is closed
+	err  error
+	work sync.WaitGroup
 }
 
 // reading is what a read of a key returned.
@@ -33,8 +34,10 @@ const (
 	passRetry = 500 * time.Millisecond
 )
 
-// startPass starts a pass. The pass ends when all keys are read, when the context ends, or with a permanent error. After a temporary error it sends the request
-// again. Two permanent errors do not end it: after an invalid continuation token it lists again, and a key that this client may not read counts as absent.
+// startPass starts a pass. The pass ends when all keys are read, when the context ends, or with a
+// permanent error. After a temporary error it sends the request again. Two permanent errors do not
+// end it: after an invalid continuation token it lists again, and a key that this client may not
+// read counts as absent.
 func (c *Client) startPass(ctx context.Context, pattern string, gaps int) *pass {
 	p := &pass{gaps: gaps, results: make(chan reading, passReaders)}
 	ctx, fail := context.WithCancelCause(ctx)
@@ -62,8 +65,9 @@ func (c *Client) startPass(ctx context.Context, pattern string, gaps int) *pass 
 	return p
 }
 
-// listKeys sends all keys that match the pattern to keys. After a temporary error or an invalid continuation token it lists from the beginning, so some keys
-// are read twice. It returns any other permanent error, or the context's.
+// listKeys sends all keys that match the pattern to keys. After a temporary error or an invalid
+// continuation token it lists from the beginning, so some keys are read twice. It returns any other
+// permanent error, or the context's.
 func listKeys(ctx context.Context, c *Client, pattern string, keys chan<- string) error {
 	for {
 		var failure error
@@ -83,7 +87,8 @@ func listKeys(ctx context.Context, c *Client, pattern string, keys chan<- string
 		switch {
 		case failure == nil:
 			return nil
-		case isPermanent(failure) && !errors.Is(failure, ErrInvalidContinuation): // a token becomes invalid when the backup of another store is restored
+		case isPermanent(failure) && !errors.Is(failure, ErrInvalidContinuation):
+			// a token becomes invalid when the backup of another store is restored
 			return failure
 		case !backoff.Pause(ctx, passRetry):
 			return ctx.Err()
@@ -95,7 +100,8 @@ func listKeys(ctx context.Context, c *Client, pattern string, keys chan<- string
 func (p *pass) read(ctx context.Context, c *Client, key string) error {
 	for {
 		value, version, err := c.Get(ctx, key)
-		absent := errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotAuthorized) // a key that this client may not read counts as absent
+		// a key that this client may not read counts as absent
+		absent := errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotAuthorized)
 		if err == nil || absent {
 			select {
 			case p.results <- reading{key, Item{value, version}, absent}:
@@ -113,7 +119,8 @@ func (p *pass) read(ctx context.Context, c *Client, key string) error {
 	}
 }
 
-// isPermanent reports whether an error is a ServerError other than ErrOverloaded: the same request is not sent again after it.
+// isPermanent reports whether an error is a ServerError other than ErrOverloaded: the same request
+// is not sent again after it.
 func isPermanent(err error) bool {
 	var refused *ServerError
 	return errors.As(err, &refused) && !errors.Is(err, ErrOverloaded)

@@ -16,11 +16,13 @@ import (
 	"holdfast/internal/topics"
 )
 
-// session is one connection to the broker. It begins with a clean start and has no session expiry, so nothing on the broker outlives it.
+// session is one connection to the broker. It begins with a clean start and has no session expiry,
+// so nothing on the broker outlives it.
 type session struct {
 	deliver func(*mqttconn.Publish) // handles a reply or a notification
-	// markSent marks a request as sent. It returns no message if the request must not be sent any more. again says that an earlier copy may
-	// have reached the store. markUnsent undoes markSent when the broker had no subscriber for the request.
+	// markSent marks a request as sent. It returns no message if the request must not be sent any
+	// more. again says that an earlier copy may have reached the store. markUnsent undoes markSent
+	// when the broker had no subscriber for the request.
 	markSent        func(*call) (publish *mqttconn.Publish, again bool)
 	markUnsent      func(*call)
 	conn            *mqttconn.Conn
@@ -31,8 +33,11 @@ type session struct {
 	cancel          context.CancelFunc
 	working         sync.WaitGroup // the goroutines of the session, which close waits for
 
-	ids chan uint16 // free packet ids; the total is the number of requests that may be unacknowledged: Receive Maximum, at most maxWindow
-	// watchSyncs is the number of running goroutines of syncWatchLocked, by what they watch. Client.mu guards it.
+	// free packet ids; the total is the number of requests that may be unacknowledged: Receive
+	// Maximum, at most maxWindow
+	ids chan uint16
+	// watchSyncs is the number of running goroutines of syncWatchLocked, by what they watch.
+	// Client.mu guards it.
 	watchSyncs map[subject]int
 	wake       chan struct{} // says that queue is not empty; has room for one
 
@@ -43,21 +48,23 @@ type session struct {
 	flight []flight // the unacknowledged requests, by packet id
 }
 
-// flight is a request that the broker has not acknowledged. call is nil if no request has the packet id.
+// flight is a request that the broker has not acknowledged. call is nil if no request has the
+// packet id.
 type flight struct {
 	call  *call
 	again bool // an earlier copy was sent, too, and may have reached the store
 }
 
 const (
-	// maxReceivedPacket is the size in bytes of the largest packet that is received. A larger one ends the session.
+	// maxReceivedPacket is the size in bytes of the largest packet that is received. A larger one
+	// ends the session.
 	maxReceivedPacket = 64 << 20
 	// maxWindow bounds the requests that the broker has not acknowledged.
 	maxWindow = 4096
 )
 
-// connect connects to one of the brokers and subscribes. The broker keeps nothing of the previous session, so resume sends the pending requests
-// again.
+// connect connects to one of the brokers and subscribes. The broker keeps nothing of the previous
+// session, so resume sends the pending requests again.
 func (c *Client) connect(ctx context.Context) (*session, error) {
 	network, err := c.dialer.Dial(ctx)
 	if err != nil {
@@ -69,10 +76,15 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	}
 	password, receiveMaximum := c.config.Password, uint16(math.MaxUint16)
 	conn, connack, err := mqttconn.Connect(ctx, network, &packets.Connect{
-		ClientID: c.config.ClientID, CleanStart: true, KeepAlive: uint16(c.config.KeepAlive / time.Second),
-		Username: c.config.Username, UsernameFlag: c.config.Username != "", Password: password, PasswordFlag: password != nil,
-		Properties: &packets.Properties{ReceiveMaximum: &receiveMaximum},
-	}, mqttconn.Receiver{MaxPacket: maxReceivedPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
+		ClientID: c.config.ClientID, CleanStart: true,
+		KeepAlive: uint16(c.config.KeepAlive / time.Second),
+		Username:  c.config.Username, UsernameFlag: c.config.Username != "", Password: password,
+		PasswordFlag: password != nil,
+		Properties:   &packets.Properties{ReceiveMaximum: &receiveMaximum},
+	}, mqttconn.Receiver{
+		MaxPacket: maxReceivedPacket, Publish: s.received, Puback: s.acknowledged,
+		CoalescingDelay: c.coalescingDelay,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -99,8 +111,8 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// coalescingDelay returns the coalescing delay: how long replies may accumulate before they are read. With many pending requests, fewer wake-ups save more
-// than the delay costs.
+// coalescingDelay returns the coalescing delay: how long replies may accumulate before they are
+// read. With many pending requests, fewer wake-ups save more than the delay costs.
 func (c *Client) coalescingDelay() time.Duration {
 	const (
 		many  = 16
@@ -135,7 +147,8 @@ func (s *session) close() {
 func (s *session) received(m mqttconn.Message) {
 	s.deliver(m.Publish)
 	if m.QoS == 1 {
-		_ = s.acks.Done(s.acks.Arrived(m.PacketID)) // an error means that the connection has ended; the reader notices it, too
+		// an error means that the connection has ended; the reader notices it, too
+		_ = s.acks.Done(s.acks.Arrived(m.PacketID))
 	}
 }
 
@@ -148,8 +161,8 @@ func (c *Client) deliver(p *mqttconn.Publish) {
 	}
 }
 
-// resume makes a session the one that commands use. It sends the pending requests again, in order, and a KEYNOTIFY for each watch: the store may
-// have ended the watches with the old connection.
+// resume makes a session the one that commands use. It sends the pending requests again, in order,
+// and a KEYNOTIFY for each watch: the store may have ended the watches with the old connection.
 func (c *Client) resume(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,20 +187,22 @@ func (c *Client) resume(s *session) {
 	}
 }
 
-// The store recognises a copy of a request for its message expiry, at most maxRemembered, plus dedupMargin. See "Exactly once" in docs/protocol.md.
+// The store recognises a copy of a request for its message expiry, at most maxRemembered, plus
+// dedupMargin. See "Exactly once" in docs/protocol.md.
 const (
 	maxRemembered = 10 * time.Minute
 	dedupMargin   = 2 * time.Minute
 )
 
-// mayBeForgotten reports whether the store may have forgotten the request, and would execute a copy of it a second time. A call waits no longer than its
-// message expiry. So this is only possible if the message expiry exceeds maxRemembered plus dedupMargin, or if the machine was suspended.
+// mayBeForgotten reports whether the store may have forgotten the request, and would execute a copy
+// of it a second time. A call waits no longer than its message expiry. So this is only possible if
+// the message expiry exceeds maxRemembered plus dedupMargin, or if the machine was suspended.
 func (c *call) mayBeForgotten() bool {
 	return c.began.elapsed() > min(c.expiry, maxRemembered)+dedupMargin
 }
 
-// renewWatches sends a KEYNOTIFY for each watched subject every WatchRenewal, until the session ends: a store with watch.ttl ends watches that are not
-// renewed.
+// renewWatches sends a KEYNOTIFY for each watched subject every WatchRenewal, until the session
+// ends: a store with watch.ttl ends watches that are not renewed.
 func (c *Client) renewWatches(s *session) {
 	ticker := time.NewTicker(c.config.WatchRenewal)
 	defer ticker.Stop()
@@ -229,7 +244,8 @@ func (s *session) withdraw(waiting *call) {
 	}
 }
 
-// dequeue returns the first request of the queue, and waits for one. It returns nil when the session ends.
+// dequeue returns the first request of the queue, and waits for one. It returns nil when the
+// session ends.
 func (s *session) dequeue() *call {
 	for {
 		s.mu.Lock()
@@ -249,8 +265,9 @@ func (s *session) dequeue() *call {
 	}
 }
 
-// sendAll sends the enqueued requests, in order, until the session ends. It marks a request as sent only once there is a free packet id. So a request that is
-// given up while it waits for a packet id is not sent.
+// sendAll sends the enqueued requests, in order, until the session ends. It marks a request as sent
+// only once there is a free packet id. So a request that is given up while it waits for a packet id
+// is not sent.
 func (s *session) sendAll() {
 	for {
 		var id uint16
@@ -271,8 +288,9 @@ func (s *session) sendAll() {
 	}
 }
 
-// markSent marks a request as sent and returns its message, and whether it was sent before. It returns nil if the caller has stopped waiting for the reply, or if
-// a copy might take effect a second time (mayBeForgotten). In the latter case it ends the call with ErrOutcomeUnknown.
+// markSent marks a request as sent and returns its message, and whether it was sent before. It
+// returns nil if the caller has stopped waiting for the reply, or if a copy might take effect a
+// second time (mayBeForgotten). In the latter case it ends the call with ErrOutcomeUnknown.
 func (c *Client) markSent(waiting *call) (publish *mqttconn.Publish, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -297,8 +315,9 @@ func (c *Client) markUnsent(waiting *call) {
 // keptBuffer is the largest size in bytes at which session.encoded is kept for the next request.
 const keptBuffer = 64 << 10
 
-// send publishes a request with a packet id. If again is true, an earlier copy may have reached the store: a refusal by the broker then leaves the outcome
-// unknown. send returns false if the request is too large for the broker. The packet id is then still free.
+// send publishes a request with a packet id. If again is true, an earlier copy may have reached the
+// store: a refusal by the broker then leaves the outcome unknown. send returns false if the request
+// is too large for the broker. The packet id is then still free.
 func (s *session) send(id uint16, waiting *call, publish *mqttconn.Publish, again bool) bool {
 	packet := publish.Packet()
 	if size, ok := mqttconn.PublishSize(packet); !ok || size > s.brokerMaxPacket {
@@ -314,14 +333,16 @@ func (s *session) send(id uint16, waiting *call, publish *mqttconn.Publish, agai
 	s.mu.Unlock()
 	packet.PacketID = id
 	s.encoded = mqttconn.AppendPublish(s.encoded[:0], packet)
-	_ = s.conn.Send(s.encoded) // an error means that the session ends, and the next one sends it again
+	// an error means that the session ends, and the next one sends it again
+	_ = s.conn.Send(s.encoded)
 	if cap(s.encoded) > keptBuffer {
 		s.encoded = nil
 	}
 	return true
 }
 
-// resendPause is the pause before a request is sent again because the invoke topic had no subscriber, as just after a restart of the broker.
+// resendPause is the pause before a request is sent again because the invoke topic had no
+// subscriber, as just after a restart of the broker.
 const resendPause = 100 * time.Millisecond
 
 // acknowledged handles a PUBACK, and reports whether its packet id belongs to a request.
@@ -337,7 +358,8 @@ func (s *session) acknowledged(id uint16, reason byte) bool {
 	s.ids <- id // has room: there are as many places as ids
 	switch {
 	case reason >= 0x80 && again: // an earlier copy may have reached the store
-		waiting.finish(answer{err: fmt.Errorf("%w: %w", ErrOutcomeUnknown, &refusedError{reason: reason})})
+		waiting.finish(answer{err: fmt.Errorf("%w: %w", ErrOutcomeUnknown,
+			&refusedError{reason: reason})})
 	case reason >= 0x80:
 		waiting.finish(answer{err: &refusedError{reason: reason}})
 	case reason == mqttconn.ReasonNoMatchingSubscriber:

@@ -12,8 +12,8 @@ import (
 // MaxOps is how many operations a transaction may have.
 const MaxOps = 128
 
-// Op is an operation of a transaction. It may be used again. It keeps the values that it is made with, which must not be changed while it
-// is in use.
+// Op is an operation of a transaction. It may be used again. It keeps the values that it is made
+// with, which must not be changed while it is in use.
 type Op struct {
 	arguments [][]byte
 	token     Version // fencing token; zero for none
@@ -27,7 +27,9 @@ func OpSet(key string, value []byte, list ...Option) Op {
 		o.fail("the time to live is %v: must be positive", o.ttl)
 	}
 	op := Op{arguments: [][]byte{[]byte("SET"), []byte(key), value}, token: o.token, err: o.err}
-	if o.expires { // PX comes before NEX (set if absent, or if the value is the expected one), because the expected value may follow NEX as the last argument
+	if o.expires {
+		// PX comes before NEX (set if absent, or if the value is the expected one), because the
+		// expected value may follow NEX as the last argument
 		ms := o.ttl / time.Millisecond
 		if o.ttl%time.Millisecond > 0 {
 			ms++
@@ -76,23 +78,29 @@ func (c *Client) doOp(ctx context.Context, o *Op) (answer, error) {
 
 // OpResult is what an operation of a transaction did.
 type OpResult struct {
-	// Found says that a Get found a value, or that a Del or VDel deleted one. After a Set it is true.
+	// Found says that a Get found a value, or that a Del or VDel deleted one. After a Set it is
+	// true.
 	Found bool
 	Value []byte // of a Get; nil unless Found
 }
 
 // TxnResult is what a transaction did.
 type TxnResult struct {
-	Version Version // the greatest version that a Set of the transaction gave; zero if there was no Set
+	// the greatest version that a Set of the transaction gave; zero if there was no Set
+	Version Version
 	Results []OpResult
 }
 
-// Txn executes 1 to MaxOps operations at one moment, or none of them (TXN). Two may not write the same key, and none may read what another writes: that
-// is an ErrSyntax. A wrong number of operations is an ErrArgumentCount. Each condition is checked against the state before the transaction. The fencing token
-// of one operation holds for all operations. Two operations must not have different tokens.
+// Txn executes 1 to MaxOps operations at one moment, or none of them (TXN). Two may not write the
+// same key, and none may read what another writes: that is an ErrSyntax. A wrong number of
+// operations is an ErrArgumentCount. Each condition is checked against the state before the
+// transaction. The fencing token of one operation holds for all operations. Two operations must not
+// have different tokens.
 //
-// If a condition is not met, the error is a *NotAppliedError, with the version of the first key whose condition is not met. A VDel has a condition,
-// too: that a key that exists has the given value. A VDel, or a Del without IfVersion, of a missing key does nothing and does not stop the others.
+// If a condition is not met, the error is a *NotAppliedError, with the version of the first key
+// whose condition is not met. A VDel has a condition, too: that a key that exists has the given
+// value. A VDel, or a Del without IfVersion, of a missing key does nothing and does not stop the
+// others.
 func (c *Client) Txn(ctx context.Context, operations ...Op) (TxnResult, error) {
 	arguments := [][]byte{[]byte("TXN")}
 	var token Version
@@ -102,11 +110,13 @@ func (c *Client) Txn(ctx context.Context, operations ...Op) (TxnResult, error) {
 		case op.err != nil:
 			return TxnResult{}, op.err
 		case len(op.arguments) == 0:
-			return TxnResult{}, fmt.Errorf("%w: operation %d of the transaction is the zero Op", ErrNotExecuted, i+1)
+			return TxnResult{}, fmt.Errorf("%w: operation %d of the transaction is the zero Op",
+				ErrNotExecuted, i+1)
 		case token.IsZero():
 			token = op.token
 		case !op.token.IsZero() && op.token != token:
-			return TxnResult{}, fmt.Errorf("%w: a transaction with two fencing tokens, %v and %v", ErrNotExecuted, token, op.token)
+			return TxnResult{}, fmt.Errorf("%w: a transaction with two fencing tokens, %v and %v",
+				ErrNotExecuted, token, op.token)
 		}
 		arguments = append(arguments, resp.AppendArray(nil, op.arguments...))
 	}

@@ -24,8 +24,9 @@ type EventKind uint8
 const (
 	EventSet     EventKind = iota + 1 // the key has a new value
 	EventDeleted                      // the key was deleted or has expired
-	// EventGap says that changes may have been missed. The connection was lost, the watch could not be renewed, the STOP of an earlier watch may have
-	// ended this one, or the receiver was too slow. Call Get for the current value. Follow does that by itself.
+	// EventGap says that changes may have been missed. The connection was lost, the watch could not
+	// be renewed, the STOP of an earlier watch may have ended this one, or the receiver was too
+	// slow. Call Get for the current value. Follow does that by itself.
 	EventGap
 )
 
@@ -37,8 +38,9 @@ type Event struct {
 	Version Version // the version of the new value, or of the deleted one
 }
 
-// Watcher receives the changes of a key, or of all keys that match a pattern. Receive from Events until the channel is closed: by Close, by Client.Close, or
-// because the store refused the watch. Err says which. All methods are safe for concurrent use.
+// Watcher receives the changes of a key, or of all keys that match a pattern. Receive from Events
+// until the channel is closed: by Close, by Client.Close, or because the store refused the watch.
+// Err says which. All methods are safe for concurrent use.
 type Watcher struct {
 	client  *Client
 	watched subject
@@ -58,14 +60,20 @@ type Watcher struct {
 // WatchOption changes what Watch watches.
 type WatchOption func(*subject)
 
-// Glob makes Watch watch all keys that match a pattern, now or later, and that the client may read. See Client.Keys for the pattern language. A key of more
-// than 4096 bytes, or that is not valid UTF-8, matches no pattern. Only Holdfast has GLOB; other stores of the protocol do not know it.
+// Glob makes Watch watch all keys that match a pattern, now or later, and that the client may read.
+// See Client.Keys for the pattern language. A key of more than 4096 bytes, or that is not valid
+// UTF-8, matches no pattern. Only Holdfast has GLOB; other stores of the protocol do not know it.
 func Glob() WatchOption { return func(s *subject) { s.isGlob = true } }
 
-// Watch watches a key. When it returns, every later change is received. After a lost connection the client makes the watch again, and the Watcher gets an
-// EventGap. The context bounds the call, not the watch. For a pattern that is malformed, or longer than 1024 bytes, the error is ErrNotExecuted.
+// Watch watches a key. When it returns, every later change is received. After a lost connection the
+// client makes the watch again, and the Watcher gets an EventGap. The context bounds the call, not
+// the watch. For a pattern that is malformed, or longer than 1024 bytes, the error is
+// ErrNotExecuted.
 func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*Watcher, error) {
-	w := &Watcher{client: c, watched: subject{key: key}, events: make(chan Event, c.config.WatchBuffer+1)}
+	w := &Watcher{
+		client: c, watched: subject{key: key},
+		events: make(chan Event, c.config.WatchBuffer+1),
+	}
 	for _, option := range list {
 		option(&w.watched)
 	}
@@ -89,17 +97,23 @@ func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*W
 		if errors.As(err, &refused) {
 			c.watchers.remove(w)
 		}
-		w.abandonLocked(err) // unless the store refused, it may have the watch: then this sends STOP
+		// unless the store refused, it may have the watch: then this sends STOP
+		w.abandonLocked(err)
 		return nil, err
 	}
-	if w.ended { // meanwhile the client was closed, or the store refused another KEYNOTIFY for the same subject
+	if w.ended {
+		// meanwhile the client was closed, or the store refused another KEYNOTIFY for the same
+		// subject
 		return nil, w.err
 	}
 	w.established = true
-	if w.confirmedIn == nil || a.session == c.session { // otherwise a later session may have confirmed the watch already
+	if w.confirmedIn == nil || a.session == c.session {
+		// otherwise a later session may have confirmed the watch already
 		w.confirmedIn = a.session
 	}
-	if a.session != c.session { // the answer is of an earlier session, and the new one did not renew this watch, which was not established
+	if a.session != c.session {
+		// the answer is of an earlier session, and the new one did not renew this watch, which was
+		// not established
 		w.gapLocked()
 		c.syncWatchLocked(w.watched, []*Watcher{w})
 	}
@@ -109,15 +123,17 @@ func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*W
 // Events returns the channel of changes, in their order. It is closed when the watch has ended.
 func (w *Watcher) Events() <-chan Event { return w.events }
 
-// Err returns why Events was closed: ErrClosed after Client.Close, the error of the store if it refused the watch, and nil after Close. It is nil before.
+// Err returns why Events was closed: ErrClosed after Client.Close, the error of the store if it
+// refused the watch, and nil after Close. It is nil before.
 func (w *Watcher) Err() error {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
 	return w.err
 }
 
-// Close ends the watch. If this was the client's last watcher of the key or pattern, it sends STOP to the store. After an error, a goroutine of the client
-// sends STOP again until the store accepts it, for at most Config.Timeout.
+// Close ends the watch. If this was the client's last watcher of the key or pattern, it sends STOP
+// to the store. After an error, a goroutine of the client sends STOP again until the store accepts
+// it, for at most Config.Timeout.
 func (w *Watcher) Close(ctx context.Context) error {
 	c := w.client
 	c.mu.Lock()
@@ -149,13 +165,15 @@ func (c *Client) stopWatching(ctx context.Context, watched subject) error {
 	_, err := c.do(ctx, Version{}, watched.keyNotifyStop()...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.watchers.bySubject[watched]) > 0 { // added meanwhile; this STOP may have ended their watch
+	if len(c.watchers.bySubject[watched]) > 0 {
+		// added meanwhile; this STOP may have ended their watch
 		c.syncWatchLocked(watched, slices.Clone(c.watchers.bySubject[watched]))
 	}
 	return err
 }
 
-// isConfirmedLocked reports whether there is a connection, and the store has confirmed the watch on it. Client.mu must be held.
+// isConfirmedLocked reports whether there is a connection, and the store has confirmed the watch on
+// it. Client.mu must be held.
 func (w *Watcher) isConfirmedLocked() bool {
 	return w.client.session != nil && w.confirmedIn == w.client.session
 }
@@ -169,8 +187,8 @@ func (w *Watcher) endLocked(err error) {
 	close(w.events)
 }
 
-// deliverLocked queues an event. The last slot of the channel is reserved for an EventGap. If only that slot is free, it queues an
-// EventGap instead. Client.mu must be held.
+// deliverLocked queues an event. The last slot of the channel is reserved for an EventGap. If only
+// that slot is free, it queues an EventGap instead. Client.mu must be held.
 func (w *Watcher) deliverLocked(event Event) {
 	switch {
 	case w.ended:
@@ -183,7 +201,8 @@ func (w *Watcher) deliverLocked(event Event) {
 	}
 }
 
-// gapLocked queues an EventGap, unless the last event that waits in the channel is an EventGap. Client.mu must be held.
+// gapLocked queues an EventGap, unless the last event that waits in the channel is an EventGap.
+// Client.mu must be held.
 func (w *Watcher) gapLocked() {
 	if w.ended || (w.gapped && len(w.events) > 0) {
 		return
@@ -197,11 +216,12 @@ func (w *Watcher) gapLocked() {
 	}
 }
 
-// syncWatchLocked sends KEYNOTIFY from a new goroutine. It is called in four cases: a new session has begun; the watch needs to be renewed; a STOP may have
-// ended a newer watch; a STOP must be sent. The goroutine sends again until the store accepts or refuses, or the session ends.
+// syncWatchLocked sends KEYNOTIFY from a new goroutine. It is called in four cases: a new session
+// has begun; the watch needs to be renewed; a STOP may have ended a newer watch; a STOP must be
+// sent. The goroutine sends again until the store accepts or refuses, or the session ends.
 //
-//   - When the store accepts, the watchers in missed get an EventGap. So do the watchers that were established when an attempt failed: the store may
-//     have ended the watch meanwhile.
+//   - When the store accepts, the watchers in missed get an EventGap. So do the watchers that were
+//     established when an attempt failed: the store may have ended the watch meanwhile.
 //   - When the store refuses, all watchers of the subject end.
 //   - When the subject has no watcher, or its last one ends meanwhile, the goroutine sends STOP.
 //
@@ -232,7 +252,8 @@ func (c *Client) syncWatchLocked(watched subject, missed []*Watcher) {
 		}
 		ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
 		defer cancel()
-		for !c.isWatched(watched) { // the store may have executed the KEYNOTIFY after an earlier STOP
+		for !c.isWatched(watched) {
+			// the store may have executed the KEYNOTIFY after an earlier STOP
 			if c.stopWatching(ctx, watched) == nil || !backoff.Pause(ctx, retry) {
 				return // after the timeout, the watch stays in the store until the session ends
 			}
@@ -268,8 +289,11 @@ func (c *Client) isWatched(watched subject) bool {
 	return len(c.watchers.bySubject[watched]) > 0
 }
 
-// handleKeyNotify handles the result of a KEYNOTIFY. It reports whether the result is final. session is the one in which the answer came.
-func (c *Client) handleKeyNotify(watched subject, missed []*Watcher, session *session, err error) (final bool) {
+// handleKeyNotify handles the result of a KEYNOTIFY. It reports whether the result is final.
+// session is the one in which the answer came.
+func (c *Client) handleKeyNotify(watched subject, missed []*Watcher, session *session,
+	err error,
+) (final bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var refused *ServerError
@@ -280,7 +304,9 @@ func (c *Client) handleKeyNotify(watched subject, missed []*Watcher, session *se
 		}
 		if session == c.session {
 			for _, w := range c.watchers.bySubject[watched] {
-				if w.confirmedIn != nil && w.confirmedIn != session { // changes between the sessions may be lacking for a watcher outside the list missed, too
+				if w.confirmedIn != nil && w.confirmedIn != session {
+					// changes between the sessions may be lacking for a watcher outside the list
+					// missed, too
 					w.gapLocked()
 				}
 				w.confirmedIn = session
@@ -298,8 +324,8 @@ func (c *Client) handleKeyNotify(watched subject, missed []*Watcher, session *se
 	}
 }
 
-// handleNotification gives a notification to the watchers of its key, and of patterns that the key matches. suffix is what follows topics.Notifications in its
-// topic.
+// handleNotification gives a notification to the watchers of its key, and of patterns that the key
+// matches. suffix is what follows topics.Notifications in its topic.
 func (c *Client) handleNotification(suffix string, p *mqttconn.Publish) {
 	_, encoded, ok := strings.Cut(suffix, "/command/notify/")
 	key, err := hex.DecodeString(encoded)
@@ -317,7 +343,8 @@ func (c *Client) handleNotification(suffix string, p *mqttconn.Publish) {
 	}
 	version, err := hlc.Parse(text)
 	if err != nil {
-		c.config.Log.Warn("notification without a valid __ts ignored", "key", string(key), "error", err)
+		c.config.Log.Warn("notification without a valid __ts ignored", "key", string(key), "error",
+			err)
 		return
 	}
 	event := Event{Kind: EventSet, Key: string(key), Value: notification.Value, Version: version}

@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/testwait"
 )
 
-// Each loss of the connection is reported, also when no key changes in between. A loss may be reported more than once: at the reconnect, and when the watch
-// is made anew.
+// Each loss of the connection is reported, also when no key changes in between. A loss may be
+// reported more than once: at the reconnect, and when the watch is made anew.
 func TestEachLossOfTheConnectionIsAGap(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.Address()} })
@@ -47,7 +47,8 @@ func TestEachLossOfTheConnectionIsAGap(t *testing.T) {
 	}
 }
 
-// The client renews its watches at intervals, which restores a watch that an operator ended. The watcher gets no event for a renewal.
+// The client renews its watches at intervals, which restores a watch that an operator ended. The
+// watcher gets no event for a renewal.
 func TestWatchesAreRenewed(t *testing.T) {
 	c := connect(t, func(config *client.Config) { config.WatchRenewal = 50 * time.Millisecond })
 	watcher, err := c.Watch(t.Context(), "renewed")
@@ -55,7 +56,8 @@ func TestWatchesAreRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	endWatches(t, c.ID())
-	testwait.Within(t, 10*time.Second, "the watch is renewed", func() bool { return watches(c.ID()) })
+	testwait.Within(t, 10*time.Second, "the watch is renewed",
+		func() bool { return watches(c.ID()) })
 	if len(watcher.Events()) > 0 {
 		t.Errorf("a renewal is told: %+v", <-watcher.Events())
 	}
@@ -111,7 +113,8 @@ func TestClosingAWatchKeepsANewerOne(t *testing.T) {
 		value := fmt.Sprint(i)
 		seen := false
 		for deadline := time.Now().Add(10 * time.Second); !seen && time.Now().Before(deadline); {
-			if _, err := c.Set(t.Context(), "rewatch", []byte(value)); err != nil { // again in each round, because a gap may hide the first SET
+			if _, err := c.Set(t.Context(), "rewatch", []byte(value)); err != nil {
+				// again in each round, because a gap may hide the first SET
 				t.Fatal(err)
 			}
 			select {
@@ -129,7 +132,8 @@ func TestClosingAWatchKeepsANewerOne(t *testing.T) {
 	}
 }
 
-// The watcher of a pattern receives the changes of all keys that match, also if another watcher watches one of these keys.
+// The watcher of a pattern receives the changes of all keys that match, also if another watcher
+// watches one of these keys.
 func TestWatcherOfAPatternReceivesAllMatches(t *testing.T) {
 	c, ctx := connect(t), t.Context()
 	all, err := c.Watch(ctx, "globbed/*/on", client.Glob())
@@ -170,7 +174,8 @@ func TestWatcherOfAPatternReceivesAllMatches(t *testing.T) {
 	}
 }
 
-// † The store may have ended a watch whose renewal it refused. When it accepts the next one, the watcher gets an EventGap.
+// † The store may have ended a watch whose renewal it refused. When it accepts the next one, the
+// watcher gets an EventGap.
 func TestRefusedRenewalIsAGap(t *testing.T) {
 	var watches atomic.Int32
 	topic := "stand-in/" + t.Name()
@@ -180,7 +185,11 @@ func TestRefusedRenewalIsAGap(t *testing.T) {
 		}
 		return answerOK
 	})
-	c, err := client.Connect(t.Context(), client.Config{Addresses: []string{broker}, ClientID: t.Name(), InvokeTopic: topic, WatchRenewal: 200 * time.Millisecond})
+	c, err := client.Connect(t.Context(),
+		client.Config{
+			Addresses: []string{broker}, ClientID: t.Name(), InvokeTopic: topic,
+			WatchRenewal: 200 * time.Millisecond,
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,10 @@ type watchers struct {
 }
 
 func newWatchers() watchers {
-	return watchers{bySubject: make(map[subject][]*Watcher), patterns: make(map[subject]*glob.Pattern)}
+	return watchers{
+		bySubject: make(map[subject][]*Watcher),
+		patterns:  make(map[subject]*glob.Pattern),
+	}
 }
 
 func (s *watchers) add(w *Watcher) {
@@ -62,7 +65,8 @@ func (s *watchers) removeAll(watched subject) {
 	delete(s.patterns, watched)
 }
 
-// deliver queues the change of a key for its watchers, and for the watchers of patterns that the key matches. Each watcher gets its own copy of the value.
+// deliver queues the change of a key for its watchers, and for the watchers of patterns that the
+// key matches. Each watcher gets its own copy of the value.
 func (s *watchers) deliver(event Event) {
 	deliver := func(list []*Watcher) {
 		for _, w := range list {

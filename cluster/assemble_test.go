@@ -23,13 +23,17 @@ func (nobodyThere) Call(context.Context, raft.Server, peer.Method, []byte) ([]by
 	return nil, errors.New("unreachable")
 }
 
-// A node reads the list of initial members again until the cluster is bootstrapped. So a cluster that was planned with two members may be bootstrapped with
-// one.
+// A node reads the list of initial members again until the cluster is bootstrapped. So a cluster
+// that was planned with two members may be bootstrapped with one.
 func TestInitialMembersMayChangeBeforeTheBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, other := InitialMember{"n1", "n1:7400"}, InitialMember{"n2", "n2:7400"}
-		lists := [][]InitialMember{{own, other}, nil, {own}} // what Reload returns, call by call; nil stands for a list that cannot be read
-		newcomer := &Newcomer{ID: "n1.1", Address: own.Address, Peers: []InitialMember{own, other}, Log: slog.New(slog.DiscardHandler)}
+		// what Reload returns, call by call; nil stands for a list that cannot be read
+		lists := [][]InitialMember{{own, other}, nil, {own}}
+		newcomer := &Newcomer{
+			ID: "n1.1", Address: own.Address, Peers: []InitialMember{own, other},
+			Log: slog.New(slog.DiscardHandler),
+		}
 		newcomer.Reload = func() ([]InitialMember, error) {
 			list := lists[0]
 			lists = lists[1:]
@@ -45,13 +49,19 @@ func TestInitialMembersMayChangeBeforeTheBeginning(t *testing.T) {
 	})
 }
 
-// uncommitted is a peer whose configuration lists the node n2.1. Its leader answers that n2.1 is no member, and from the third call on that it is one.
+// uncommitted is a peer whose configuration lists the node n2.1. Its leader answers that n2.1 is no
+// member, and from the third call on that it is one.
 type uncommitted struct{ asked int }
 
-func (u *uncommitted) Call(_ context.Context, _ raft.Server, method peer.Method, _ []byte) ([]byte, error) {
+func (u *uncommitted) Call(_ context.Context, _ raft.Server, method peer.Method, _ []byte) ([]byte,
+	error,
+) {
 	switch method {
 	case peer.MethodPeerStatus:
-		return json.Marshal(peer.Status{ID: "n1.1", HasState: true, LastIndex: 9, Servers: []raft.Server{{ID: "n1.1"}, {ID: "n2.1"}}})
+		return json.Marshal(peer.Status{
+			ID: "n1.1", HasState: true, LastIndex: 9,
+			Servers: []raft.Server{{ID: "n1.1"}, {ID: "n2.1"}},
+		})
 	case peer.MethodIsMember:
 		u.asked++
 		return []byte(strconv.FormatBool(u.asked > 2)), nil
@@ -60,12 +70,15 @@ func (u *uncommitted) Call(_ context.Context, _ raft.Server, method peer.Method,
 	}
 }
 
-// A node that is in a peer's configuration waits until the leader says that the node is a member. It logs why it waits.
+// A node that is in a peer's configuration waits until the leader says that the node is a member.
+// It logs why it waits.
 func TestListedNodeWaitsForTheLeaderAndSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged bytes.Buffer
 		newcomer := &Newcomer{
-			ID: "n2.1", Address: "n2:7400", Peers: []InitialMember{{"n1", "n1:7400"}, {"n2", "n2:7400"}}, Log: slog.New(slog.NewTextHandler(&logged, nil)),
+			ID: "n2.1", Address: "n2:7400",
+			Peers: []InitialMember{{"n1", "n1:7400"}, {"n2", "n2:7400"}},
+			Log:   slog.New(slog.NewTextHandler(&logged, nil)),
 		}
 		var there uncommitted
 		members, err := newcomer.Assemble(t.Context(), &there)

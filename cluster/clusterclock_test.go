@@ -12,13 +12,17 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// clockOf returns the cluster clock of a node at monotonic time 0. True time is 0, too, and the node's wall clock is ahead of it by an offset.
+// clockOf returns the cluster clock of a node at monotonic time 0. True time is 0, too, and the
+// node's wall clock is ahead of it by an offset.
 func clockOf(offset int64) *clusterClock {
-	return newClusterClock(Clock{Wall: func() int64 { return offset }, Monotonic: func() time.Duration { return 0 }})
+	return newClusterClock(Clock{
+		Wall:      func() int64 { return offset },
+		Monotonic: func() time.Duration { return 0 },
+	})
 }
 
-// The cluster clock is the lower median of the members' wall clocks. If their number is even, the clock in the log counts as one more. It is not set before
-// a majority of the voters has answered.
+// The cluster clock is the lower median of the members' wall clocks. If their number is even, the
+// clock in the log counts as one more. It is not set before a majority of the voters has answered.
 func TestClusterClockFollowsTheMedian(t *testing.T) {
 	const hour = 3_600_000
 	for name, test := range map[string]struct {
@@ -67,14 +71,16 @@ func TestClusterClockFollowsTheMedian(t *testing.T) {
 	}
 }
 
-// For a member that no longer answers, its last known clock counts, so that one wrong clock does not decide. A member that was removed does not count.
+// For a member that no longer answers, its last known clock counts, so that one wrong clock does
+// not decide. A member that was removed does not count.
 func TestClusterClockRemembersMembers(t *testing.T) {
 	const hour = 3_600_000
 	servers := serversOf("self", "a", "b")
 	for name, wrong := range map[string]int64{"ahead": hour, "behind": -hour} {
 		t.Run("one clock is "+name, func(t *testing.T) {
 			c := clockOf(15)
-			c.update(map[raft.ServerID]peer.Answer{"a": {ClockBase: 10}, "b": {ClockBase: 20}}, servers, "self")
+			c.update(map[raft.ServerID]peer.Answer{"a": {ClockBase: 10}, "b": {ClockBase: 20}},
+				servers, "self")
 			c.update(map[raft.ServerID]peer.Answer{"b": {ClockBase: wrong}}, servers, "self")
 			if got := c.now(); got != 10 && got != 15 {
 				t.Errorf("the cluster clock is %d", got)
@@ -83,16 +89,20 @@ func TestClusterClockRemembersMembers(t *testing.T) {
 	}
 	t.Run("a member is removed", func(t *testing.T) {
 		c := clockOf(0)
-		c.update(map[raft.ServerID]peer.Answer{"a": {ClockBase: hour}, "b": {ClockBase: 20}}, servers, "self")
-		c.update(map[raft.ServerID]peer.Answer{"b": {ClockBase: 30}}, serversOf("self", "b"), "self")
-		c.update(map[raft.ServerID]peer.Answer{"b": {ClockBase: 30}}, servers, "self") // the id is added again, and does not answer
+		c.update(map[raft.ServerID]peer.Answer{"a": {ClockBase: hour}, "b": {ClockBase: 20}},
+			servers, "self")
+		c.update(map[raft.ServerID]peer.Answer{"b": {ClockBase: 30}}, serversOf("self", "b"),
+			"self")
+		// the id is added again, and does not answer
+		c.update(map[raft.ServerID]peer.Answer{"b": {ClockBase: 30}}, servers, "self")
 		if got := c.now(); got != 0 {
 			t.Errorf("the cluster clock is %d", got)
 		}
 	})
 }
 
-// With two clocks, the cluster clock in the log counts as a third one. So the result is never the wrong one of the two.
+// With two clocks, the cluster clock in the log counts as a third one. So the result is never the
+// wrong one of the two.
 func TestLogDecidesBetweenTwoClocks(t *testing.T) {
 	const right, carried = 100_000, 99_000
 	for name, wrong := range map[string]int64{"one is behind": 20_000, "one is ahead": 180_000} {
@@ -113,13 +123,19 @@ func TestLogDecidesBetweenTwoClocks(t *testing.T) {
 func TestClockThatIsSetDuringAPollMovesNothing(t *testing.T) {
 	const hour = 3_600_000
 	wall := int64(100_000)
-	own := Clock{Wall: func() int64 { return wall }, Monotonic: func() time.Duration { return time.Second }}
+	own := Clock{
+		Wall:      func() int64 { return wall },
+		Monotonic: func() time.Duration { return time.Second },
+	}
 	servers := serversOf("self", "a", "b")
-	client := peerFunc(func(_ context.Context, member raft.Server, _ peer.Method, _ []byte) ([]byte, error) {
+	client := peerFunc(func(_ context.Context, member raft.Server, _ peer.Method, _ []byte) ([]byte,
+		error,
+	) {
 		return json.Marshal(peer.Status{ID: member.ID, Wall: 100_000})
 	})
 	c := newClusterClock(own)
-	answered := peer.NewStatuses("self", client, func() []raft.Server { return servers }, own.Monotonic).Poll(t.Context(), time.Minute)
+	answered := peer.NewStatuses("self", client, func() []raft.Server { return servers },
+		own.Monotonic).Poll(t.Context(), time.Minute)
 	wall += hour
 	c.update(answered, servers, "self")
 	if got := c.now(); len(answered) != 2 || got != 100_000 {
@@ -129,7 +145,11 @@ func TestClockThatIsSetDuringAPollMovesNothing(t *testing.T) {
 
 // A leader that a configuration makes a non-voter, or removes, does not count towards the majority.
 func TestClusterClockCountsOnlyVoters(t *testing.T) {
-	servers := []raft.Server{{ID: "self", Suffrage: raft.Nonvoter}, {ID: "a", Suffrage: raft.Voter}, {ID: "b", Suffrage: raft.Voter}}
+	servers := []raft.Server{
+		{ID: "self", Suffrage: raft.Nonvoter},
+		{ID: "a", Suffrage: raft.Voter},
+		{ID: "b", Suffrage: raft.Voter},
+	}
 	c := clockOf(0)
 	c.update(map[raft.ServerID]peer.Answer{"a": {ClockBase: 10}}, servers, "self")
 	if c.now() != 0 {
@@ -140,8 +160,12 @@ func TestClusterClockCountsOnlyVoters(t *testing.T) {
 // The answers of non-voters are no majority of the voters.
 func TestNonVotersSetNoClusterClock(t *testing.T) {
 	c := clockOf(15)
-	servers := append(serversOf("self", "a", "b"), raft.Server{ID: "x", Suffrage: raft.Nonvoter}, raft.Server{ID: "y", Suffrage: raft.Nonvoter})
-	c.update(map[raft.ServerID]peer.Answer{"x": {ClockBase: 3_600_000}, "y": {ClockBase: 3_600_000}}, servers, "self")
+	servers := append(serversOf("self", "a", "b"), raft.Server{ID: "x", Suffrage: raft.Nonvoter},
+		raft.Server{ID: "y", Suffrage: raft.Nonvoter})
+	c.update(map[raft.ServerID]peer.Answer{
+		"x": {ClockBase: 3_600_000},
+		"y": {ClockBase: 3_600_000},
+	}, servers, "self")
 	if got := c.now(); got != 0 {
 		t.Errorf("the cluster clock is %d, and no other voter answered", got)
 	}

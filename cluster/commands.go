@@ -20,16 +20,22 @@ type leadership struct {
 	scanner  *readindex.Reader // answers SCANs, so that no GET waits behind a SCAN
 }
 
-// commandRouter hands commands to the proposer, and reads to the readers, while this node leads. It gives a command's result to the goroutine that waits
-// for it in executeAt, or to the observer (the front end). It is safe for concurrent use.
+// commandRouter hands commands to the proposer, and reads to the readers, while this node leads. It
+// gives a command's result to the goroutine that waits for it in executeAt, or to the observer (the
+// front end). It is safe for concurrent use.
 type commandRouter struct {
-	leadership atomic.Pointer[leadership]       // accepts proposals and reads; nil until its LeaderStart (its first entry) is applied, and after Serve returns
-	proposer   atomic.Pointer[propose.Proposer] // remains after Serve returns, until the leadership's work has ended: entries may still be in flight
-	observer   interface {
+	// accepts proposals and reads; nil until its LeaderStart (its first entry) is applied, and
+	// after Serve returns
+	leadership atomic.Pointer[leadership]
+	// remains after Serve returns, until the leadership's work has ended: entries may still be in
+	// flight
+	proposer atomic.Pointer[propose.Proposer]
+	observer interface {
 		Applied(outcome *fsm.EntryOutcome, tags []any)
 		Failed(tag any, invalid bool)
 	}
-	// confirmTerm returns nil when this node was the leader of the term at some moment after the call.
+	// confirmTerm returns nil when this node was the leader of the term at some moment after the
+	// call.
 	confirmTerm func(ctx context.Context, term uint64) error
 }
 
@@ -39,7 +45,8 @@ func (c *commandRouter) begin(l *leadership) {
 	c.leadership.Store(l)
 }
 
-// stopAccepting ends proposals and reads in a leadership. Entries in flight still get their results.
+// stopAccepting ends proposals and reads in a leadership. Entries in flight still get their
+// results.
 func (c *commandRouter) stopAccepting(l *leadership) { c.leadership.CompareAndSwap(l, nil) }
 
 // end removes a leadership whose work has all ended.
@@ -48,7 +55,8 @@ func (c *commandRouter) end(l *leadership) {
 	c.proposer.Store(nil)
 }
 
-// serving reports whether this node can propose and read as the leader. It becomes true before Observer.Serve is called.
+// serving reports whether this node can propose and read as the leader. It becomes true before
+// Observer.Serve is called.
 func (c *commandRouter) serving() bool { return c.leadership.Load() != nil }
 
 // confirm returns nil when this node was the leader of its term at some moment after the call.
@@ -118,7 +126,9 @@ func (c *commandRouter) execute(ctx context.Context, command fsm.Command) (fsm.R
 }
 
 // executeAt is execute, and returns the index of the entry as well.
-func (c *commandRouter) executeAt(ctx context.Context, command fsm.Command) (result fsm.Result, index uint64, err error) {
+func (c *commandRouter) executeAt(ctx context.Context, command fsm.Command) (result fsm.Result,
+	index uint64, err error,
+) {
 	w := &waiter{done: make(chan struct{})}
 	if !c.propose(command, w) {
 		return fsm.Result{}, 0, peer.ErrNotLeader
@@ -132,7 +142,8 @@ func (c *commandRouter) executeAt(ctx context.Context, command fsm.Command) (res
 	}
 }
 
-// applied gives the results of an applied entry to the waiters and to the observer. It is called with the state locked.
+// applied gives the results of an applied entry to the waiters and to the observer. It is called
+// with the state locked.
 func (c *commandRouter) applied(outcome *fsm.EntryOutcome) {
 	var tags []any
 	if p := c.proposer.Load(); p != nil {

@@ -16,20 +16,27 @@ import (
 	"holdfast/fsm"
 )
 
-// Timing has raft's timeouts, and the deadline for the disk. For Heartbeat, Election and Commit, raft waits a random time of one to two times the value.
+// Timing has raft's timeouts, and the deadline for the disk. For Heartbeat, Election and Commit,
+// raft waits a random time of one to two times the value.
 type Timing struct {
-	Heartbeat    time.Duration // a follower that hears from no leader for this long starts an election
-	Election     time.Duration // a candidate that is not elected within this time starts another election
-	LeaderLease  time.Duration // a leader that reaches no majority for this long steps down; reads do not rely on it
-	Commit       time.Duration // without new entries, the leader sends its commit index after this time; a follower applies so much later
+	// a follower that hears from no leader for this long starts an election
+	Heartbeat time.Duration
+	// a candidate that is not elected within this time starts another election
+	Election time.Duration
+	// a leader that reaches no majority for this long steps down; reads do not rely on it
+	LeaderLease time.Duration
+	// without new entries, the leader sends its commit index after this time; a follower applies so
+	// much later
+	Commit       time.Duration
 	DiskDeadline time.Duration // a store call that takes longer ends the process
 }
 
 // LAN is the timing for machines with good disks in one network.
 func LAN() Timing {
 	return Timing{
-		Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond, LeaderLease: 200 * time.Millisecond,
-		Commit: 100 * time.Millisecond, DiskDeadline: 5 * time.Second,
+		Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond,
+		LeaderLease: 200 * time.Millisecond,
+		Commit:      100 * time.Millisecond, DiskDeadline: 5 * time.Second,
 	}
 }
 
@@ -46,19 +53,24 @@ type Config struct {
 	ID      raft.ServerID      // raft id of this member, unique for ever: see Identity
 	Address raft.ServerAddress // address at which the other members reach this one
 	Timing  Timing
-	Members []raft.Server // the first configuration, with which a node without state bootstraps the cluster; nil never bootstraps
+	// the first configuration, with which a node without state bootstraps the cluster; nil never
+	// bootstraps
+	Members []raft.Server
 
 	// Offer is what this node wants the cluster's settings to be.
 	Offer offer.Offer
 
 	Proposals propose.Config
 
-	// SnapshotBytes is the least number of bytes of log entries that are applied between two snapshots. If the newest snapshot is larger than that, its size
-	// counts instead, up to four times SnapshotBytes.
+	// SnapshotBytes is the least number of bytes of log entries that are applied between two
+	// snapshots. If the newest snapshot is larger than that, its size counts instead, up to four
+	// times SnapshotBytes.
 	SnapshotBytes int64
-	// TrailingEntries is how many of the newest log entries compaction keeps although a snapshot covers them.
+	// TrailingEntries is how many of the newest log entries compaction keeps although a snapshot
+	// covers them.
 	TrailingEntries uint64
-	// MaxClockOffset is how far this node's wall clock may be off the cluster's clock, in either direction, without a warning.
+	// MaxClockOffset is how far this node's wall clock may be off the cluster's clock, in either
+	// direction, without a warning.
 	MaxClockOffset time.Duration
 	// CacheBytes bounds the entries that are kept in memory for followers that are a little behind.
 	CacheBytes int
@@ -67,14 +79,19 @@ type Config struct {
 // DefaultConfig returns a configuration that lacks only ID, Address and Members.
 func DefaultConfig() Config {
 	return Config{
-		Timing:        LAN(),
-		Offer:         offer.Offer{Settings: fsm.DefaultSettings()},
-		Proposals:     propose.Config{BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, MinPipelined: 32, ProposalAge: 5 * time.Second},
-		SnapshotBytes: 64 << 20, TrailingEntries: 512, CacheBytes: 32 << 20, MaxClockOffset: 5 * time.Second,
+		Timing: LAN(),
+		Offer:  offer.Offer{Settings: fsm.DefaultSettings()},
+		Proposals: propose.Config{
+			BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2,
+			MinPipelined: 32, ProposalAge: 5 * time.Second,
+		},
+		SnapshotBytes: 64 << 20, TrailingEntries: 512, CacheBytes: 32 << 20,
+		MaxClockOffset: 5 * time.Second,
 	}
 }
 
-// Validate reports the first field that makes no sense. It does not check Address, Members, Offer and TrailingEntries.
+// Validate reports the first field that makes no sense. It does not check Address, Members, Offer
+// and TrailingEntries.
 func (c *Config) Validate() error {
 	positive := []struct {
 		name  string
@@ -110,8 +127,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// maxAppendEntries bounds the entries in one message to a follower; raft has no bound in bytes. By default an entry has at most 1 MiB
-// (propose.Config.BatchBytes), or a single larger command.
+// maxAppendEntries bounds the entries in one message to a follower; raft has no bound in bytes. By
+// default an entry has at most 1 MiB (propose.Config.BatchBytes), or a single larger command.
 const maxAppendEntries = 8
 
 // raftConfig returns the settings of raft.
@@ -126,7 +143,8 @@ func raftConfig(c *Config, log *slog.Logger) *raft.Config {
 	config.ShutdownOnRemove = false // memberWatch ends a node that was removed, with a message
 	config.BatchApplyCh = true
 	config.TrailingLogs = c.TrailingEntries
-	config.SnapshotThreshold = 1 << 20 // so high that raft never decides: Snapshots does, by SnapshotBytes
+	// so high that raft never decides: Snapshots does, by SnapshotBytes
+	config.SnapshotThreshold = 1 << 20
 	config.NoLegacyTelemetry = true
 	config.Logger = raftlog.Logger(log)
 	return config
@@ -138,17 +156,19 @@ type Environment struct {
 	Transport raft.Transport
 	Client    peer.Client
 	Clock     Clock
-	// Random returns 64 bits that nobody can predict. Each leader draws a nonce from it. One of these nonces becomes the secret of
-	// SCAN's continuation tokens.
+	// Random returns 64 bits that nobody can predict. Each leader draws a nonce from it. One of
+	// these nonces becomes the secret of SCAN's continuation tokens.
 	Random func() uint64
-	// FreeSpace returns the bytes that are free where the stores are, and whether that is too little.
+	// FreeSpace returns the bytes that are free where the stores are, and whether that is too
+	// little.
 	FreeSpace func() (free uint64, low bool)
 	// AutoTotalBytes is the limit on keys and values that this member's memory allows, in bytes.
 	AutoTotalBytes int64
 	// Broker is how this member is connected to its broker.
 	Broker Broker
-	// Exit ends the process: this node was removed (ErrRemoved), or its state or its disk cannot be trusted any more. In a simulation it may return. If the
-	// state or the disk cannot be trusted, the node then applies nothing more.
+	// Exit ends the process: this node was removed (ErrRemoved), or its state or its disk cannot be
+	// trusted any more. In a simulation it may return. If the state or the disk cannot be trusted,
+	// the node then applies nothing more.
 	Exit    func(error)
 	Log     *slog.Logger
 	Metrics *Metrics

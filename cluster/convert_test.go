@@ -24,7 +24,8 @@ func openStores(t *testing.T, dir string, kind raftlog.Kind) raftlog.Stores {
 	return stores
 }
 
-// votes are what raft must not forget: the current term, and the term and candidate of the last vote.
+// votes are what raft must not forget: the current term, and the term and candidate of the last
+// vote.
 type votes struct {
 	term, lastVote uint64
 	candidate      string
@@ -39,8 +40,9 @@ func votesIn(stable raft.StableStore) (v votes, err error) {
 	return v, errors.Join(termErr, voteErr, err)
 }
 
-// ConvertLog converts a log from boltdb to wal and back, and keeps the last entry, the current term and the vote. It replaces what an interrupted
-// conversion left. OpenStores refuses a log of the other kind.
+// ConvertLog converts a log from boltdb to wal and back, and keeps the last entry, the current term
+// and the vote. It replaces what an interrupted conversion left. OpenStores refuses a log of the
+// other kind.
 func TestLogIsConvertedAndOpensAsItsNewKindOnly(t *testing.T) {
 	dir := t.TempDir()
 	from := raftlog.BoltDB
@@ -76,8 +78,10 @@ func TestLogIsConvertedAndOpensAsItsNewKindOnly(t *testing.T) {
 		after := openStores(t, dir, to)
 		termAfter, indexAfter, err := after.LastEntry()
 		votesAfter, votesErr := votesIn(after.Stable)
-		if err = errors.Join(err, votesErr, after.Close()); err != nil || term != termAfter || index != indexAfter || kept != votesAfter {
-			t.Fatalf("round %d: term %d, index %d, votes %+v became %d, %d, %+v: %v", round, term, index, kept, termAfter, indexAfter, votesAfter, err)
+		if err = errors.Join(err, votesErr, after.Close()); err != nil || term != termAfter ||
+			index != indexAfter || kept != votesAfter {
+			t.Fatalf("round %d: term %d, index %d, votes %+v became %d, %d, %+v: %v", round, term,
+				index, kept, termAfter, indexAfter, votesAfter, err)
 		}
 		if converted, err := raftlog.ConvertLog(t.Context(), dir, to); converted || err != nil {
 			t.Errorf("second conversion in round %d: converted %v, error %v", round, converted, err)
@@ -93,28 +97,32 @@ func TestLogIsConvertedAndOpensAsItsNewKindOnly(t *testing.T) {
 	}
 }
 
-// leaveConversion leaves in a folder what an interrupted conversion to a kind of log leaves: a part of the entries.
+// leaveConversion leaves in a folder what an interrupted conversion to a kind of log leaves: a part
+// of the entries.
 func leaveConversion(t *testing.T, dir string, to raftlog.Kind) {
 	t.Helper()
 	elsewhere := t.TempDir()
 	partial := openStores(t, elsewhere, to)
-	if err := errors.Join(partial.Log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogNoop}), partial.Close()); err != nil {
+	if err := errors.Join(partial.Log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogNoop}),
+		partial.Close()); err != nil {
 		t.Fatal(err)
 	}
 	name := map[raftlog.Kind]string{raftlog.BoltDB: "raft.db", raftlog.WAL: "wal"}[to]
-	if err := os.Rename(filepath.Join(elsewhere, name), filepath.Join(dir, name+".converting")); err != nil {
+	if err := os.Rename(filepath.Join(elsewhere, name),
+		filepath.Join(dir, name+".converting")); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// After raft has installed a snapshot, the WAL accepts the entries that follow it. A WAL cannot have gaps, so raft must empty it first, which
-// CheckedLog.IsMonotonic makes it do.
+// After raft has installed a snapshot, the WAL accepts the entries that follow it. A WAL cannot
+// have gaps, so raft must empty it first, which CheckedLog.IsMonotonic makes it do.
 func TestWALAcceptsEntriesAfterAnInstalledSnapshot(t *testing.T) {
 	network, members := NewNetwork(), servers("n1", "n2", "n3")
 	small := func(c *Config, _ *Environment) { c.TrailingEntries = 1 }
 	dir := t.TempDir()
 	late := startMember(t, network, "n3", members, openStores(t, dir, raftlog.WAL), small)
-	a, b := startMember(t, network, "n1", members, memoryStores(), small), startMember(t, network, "n2", members, memoryStores(), small)
+	a, b := startMember(t, network, "n1", members, memoryStores(), small),
+		startMember(t, network, "n2", members, memoryStores(), small)
 	n := leader(t, a, b, late)
 	n.must(t, set("k", "v"))
 	if err := late.Close(t.Context()); err != nil {
@@ -131,15 +139,18 @@ func TestWALAcceptsEntriesAfterAnInstalledSnapshot(t *testing.T) {
 	}
 	n.must(t, set("k", "w"))
 	late = startMember(t, network, "n3", members, openStores(t, dir, raftlog.WAL), small)
-	testwait.Until(t, "it has caught up", func() bool { return late.Status().State.Index >= n.Status().State.Index })
+	testwait.Until(t, "it has caught up",
+		func() bool { return late.Status().State.Index >= n.Status().State.Index })
 	n.must(t, set("k", "x"))
-	testwait.Until(t, "it follows", func() bool { return late.Status().State.Index >= n.Status().State.Index })
+	testwait.Until(t, "it follows",
+		func() bool { return late.Status().State.Index >= n.Status().State.Index })
 	if first, err := late.env.Stores.Log.FirstIndex(); err != nil || first < 10 {
 		t.Errorf("it was sent entries, not a snapshot: the log begins at %d: %v", first, err)
 	}
 }
 
-// A deposed leader catches up with the others although its log has nothing but uncommitted entries of its own, which begin right after its snapshot.
+// A deposed leader catches up with the others although its log has nothing but uncommitted entries
+// of its own, which begin right after its snapshot.
 func TestDeposedLeaderWithoutLogBeforeItsSnapshotCatchesUp(t *testing.T) {
 	network := NewNetwork()
 	ids := []raft.ServerID{"n1", "n2", "n3"}
@@ -179,7 +190,10 @@ func TestDeposedLeaderWithoutLogBeforeItsSnapshotCatchesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range uint64(4) {
-		if err := log.StoreLog(&raft.Log{Index: list[0].Index + 1 + i, Term: list[0].Term, Type: raft.LogNoop}); err != nil {
+		if err := log.StoreLog(&raft.Log{
+			Index: list[0].Index + 1 + i, Term: list[0].Term,
+			Type: raft.LogNoop,
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -191,5 +205,6 @@ func TestDeposedLeaderWithoutLogBeforeItsSnapshotCatchesUp(t *testing.T) {
 	next := leader(t, others...)
 	next.must(t, set("after", "v"))
 	back := startMember(t, network, id, nil, stores[id], long)
-	testwait.Within(t, 20*time.Second, "it has what the leader has", func() bool { return back.Status().State.Index >= next.Status().State.Index })
+	testwait.Within(t, 20*time.Second, "it has what the leader has",
+		func() bool { return back.Status().State.Index >= next.Status().State.Index })
 }

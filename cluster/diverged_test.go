@@ -31,7 +31,8 @@ func copyOf(t *testing.T, stores raftlog.Stores) raftlog.Stores {
 	}
 	for index := first; index <= last; index++ {
 		var entry raft.Log
-		if err := errors.Join(stores.Log.GetLog(index, &entry), copied.Log.StoreLog(&entry)); err != nil {
+		if err := errors.Join(stores.Log.GetLog(index, &entry),
+			copied.Log.StoreLog(&entry)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -42,8 +43,8 @@ func copyOf(t *testing.T, stores raftlog.Stores) raftlog.Stores {
 	return copied
 }
 
-// † A member whose data folder was put back to an older copy does not come back as itself: it could vote for a
-// member that lacks what it had acknowledged.
+// † A member whose data folder was put back to an older copy does not come back as itself: it could
+// vote for a member that lacks what it had acknowledged.
 func TestMemberWithAnOlderLogDoesNotComeBack(t *testing.T) {
 	network := NewNetwork()
 	ids := []raft.ServerID{"n1", "n2", "n3"}
@@ -62,13 +63,15 @@ func TestMemberWithAnOlderLogDoesNotComeBack(t *testing.T) {
 		}
 	}
 	id := victim.ID()
-	testwait.Until(t, "it has the first entries", func() bool { return victim.Status().Last >= n.Status().Commit })
+	testwait.Until(t, "it has the first entries",
+		func() bool { return victim.Status().Last >= n.Status().Commit })
 	older := copyOf(t, stores[id])
 	for i := range 20 {
 		n.must(t, set(fmt.Sprint(i), "v"))
 	}
 	want := n.Status().Commit
-	testwait.Until(t, "the leader knows what it has", func() bool { return n.self.acknowledged()[id] >= want })
+	testwait.Until(t, "the leader knows what it has",
+		func() bool { return n.self.acknowledged()[id] >= want })
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := victim.Close(ended); err != nil {
@@ -78,8 +81,10 @@ func TestMemberWithAnOlderLogDoesNotComeBack(t *testing.T) {
 		config := DefaultConfig()
 		config.ID, config.Address = id, raft.ServerAddress(id)
 		return Open(config, Environment{
-			Stores: stores, Transport: network.Transport(id, config.Timing), Client: network, Clock: SystemClock(),
-			Random: rand.Uint64, FreeSpace: func() (uint64, bool) { return 1 << 40, false }, Broker: &fakeBroker{}, Exit: func(err error) { t.Error(err) },
+			Stores: stores, Transport: network.Transport(id, config.Timing), Client: network,
+			Clock:  SystemClock(),
+			Random: rand.Uint64, FreeSpace: func() (uint64, bool) { return 1 << 40, false },
+			Broker: &fakeBroker{}, Exit: func(err error) { t.Error(err) },
 			Log: quiet(), Metrics: NewMetrics(prometheus.NewRegistry()),
 		}, &recorder{serving: make(chan uint64, 100)})
 	}
@@ -95,7 +100,8 @@ func TestMemberWithAnOlderLogDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// A member ends when it learns after its start that it has lost entries. No member that remembers them answered earlier.
+// A member ends when it learns after its start that it has lost entries. No member that remembers
+// them answered earlier.
 func TestMemberThatLearnsOfAnOlderLogEnds(t *testing.T) {
 	for name, test := range map[string]struct {
 		had  uint64
@@ -104,13 +110,17 @@ func TestMemberThatLearnsOfAnOlderLogEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				list := servers("self", "a")
-				client := peerFunc(func(context.Context, raft.Server, peer.Method, []byte) ([]byte, error) {
+				client := peerFunc(func(context.Context, raft.Server, peer.Method, []byte) ([]byte,
+					error,
+				) {
 					return fmt.Appendf(nil, `{"id":"a","acknowledged":{"self":%d}}`, test.had), nil
 				})
 				var ended error
 				w := &memberWatch{
-					self: list[0], servers: func() []raft.Server { return list }, log: quiet(), clock: newClusterClock(SystemClock()),
-					peers:     peer.NewStatuses("self", client, func() []raft.Server { return list }, SystemClock().Monotonic),
+					self: list[0], servers: func() []raft.Server { return list }, log: quiet(),
+					clock: newClusterClock(SystemClock()),
+					peers: peer.NewStatuses("self", client,
+						func() []raft.Server { return list }, SystemClock().Monotonic),
 					lastIndex: func() uint64 { return 10 }, exit: func(err error) { ended = err },
 				}
 				if w.poll(t.Context()); !errors.Is(ended, test.want) {
@@ -127,7 +137,8 @@ type memberAnswer struct {
 	fault error
 }
 
-// † The leader compares the replicas by itself, and says what it found until it finds otherwise, or leads no more.
+// † The leader compares the replicas by itself, and says what it found until it finds otherwise, or
+// leads no more.
 func TestLeaderComparesTheReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := replica.New(replica.Environment{Monotonic: SystemClock().Monotonic})
@@ -140,8 +151,11 @@ func TestLeaderComparesTheReplicas(t *testing.T) {
 		}
 		var results []string
 		v := &verifier{
-			id: "self", servers: func() []raft.Server { return servers("self", "a") }, state: state, log: quiet(),
-			client: peerFunc(func(context.Context, raft.Server, peer.Method, []byte) ([]byte, error) {
+			id: "self", servers: func() []raft.Server { return servers("self", "a") }, state: state,
+			log: quiet(),
+			client: peerFunc(func(context.Context, raft.Server, peer.Method, []byte) ([]byte,
+				error,
+			) {
 				now := <-answers
 				answers <- now
 				return []byte(now.hash), now.fault
@@ -150,14 +164,18 @@ func TestLeaderComparesTheReplicas(t *testing.T) {
 				return fsm.Result{}, 0, nil
 			},
 			serving: func() bool { return true },
-			observe: func(v Verification) { results = append(results, fmt.Sprint(v.Agree, v.Complete)) },
+			observe: func(v Verification) {
+				results = append(results,
+					fmt.Sprint(v.Agree, v.Complete))
+			},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running error
 		done := make(chan struct{})
 		go func() { defer close(done); running = v.run(ctx) }()
 		time.Sleep(firstVerification + time.Second)
-		if err := v.divergence(); !errors.Is(err, ErrReplicasDiffer) || !strings.Contains(err.Error(), "a has ffff") {
+		if err := v.divergence(); !errors.Is(err, ErrReplicasDiffer) ||
+			!strings.Contains(err.Error(), "a has ffff") {
 			t.Errorf("after the first comparison: %v", err)
 		}
 		answer("ffff", errors.New("away"))
@@ -177,7 +195,8 @@ func TestLeaderComparesTheReplicas(t *testing.T) {
 		if running != nil || v.divergence() != nil {
 			t.Errorf("after its leadership: %v, %v", running, v.divergence())
 		}
-		if got := strings.Join(results, ", "); got != "false true, true false, true true, false true" {
+		if got := strings.Join(results,
+			", "); got != "false true, true false, true true, false true" {
 			t.Errorf("observed %s", got)
 		}
 	})

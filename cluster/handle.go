@@ -10,10 +10,14 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// Handle answers a call. A caller without a raft id may use the public methods only. It is safe for concurrent use.
-func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Method, request []byte) ([]byte, error) {
+// Handle answers a call. A caller without a raft id may use the public methods only. It is safe for
+// concurrent use.
+func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Method,
+	request []byte,
+) ([]byte, error) {
 	if caller.ID == "" && !method.Public() {
-		return nil, fmt.Errorf("%w: method %d needs a caller with a raft id", peer.ErrRefused, method)
+		return nil, fmt.Errorf("%w: method %d needs a caller with a raft id", peer.ErrRefused,
+			method)
 	}
 	switch method {
 	case peer.MethodTerm:
@@ -33,8 +37,9 @@ func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Metho
 	}
 }
 
-// Standing returns whether a raft id is a member, as far as this node knows. It is Possible if the id may be a member that this node has not heard of. The
-// address is that of a Known member, empty for others.
+// Standing returns whether a raft id is a member, as far as this node knows. It is Possible if the
+// id may be a member that this node has not heard of. The address is that of a Known member, empty
+// for others.
 func (n *Node) Standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	return n.self.standing(id)
 }

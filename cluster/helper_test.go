@@ -126,7 +126,8 @@ func (o *memoryOffer) Save(data []byte) error {
 
 // checked returns a log that gives the entries that a test writes their checksums.
 func checked(t testing.TB, log raft.LogStore) raft.LogStore {
-	return raftlog.NewCheckedLog(log, raftlog.Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
+	return raftlog.NewCheckedLog(log,
+		raftlog.Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
 }
 
 func memoryStores() raftlog.Stores {
@@ -140,23 +141,33 @@ func memoryStores() raftlog.Stores {
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // startMember starts a member with the given stores.
-func startMember(t testing.TB, network *Network, id raft.ServerID, members []raft.Server, stores raftlog.Stores, change ...func(*Config, *Environment)) *member {
+func startMember(t testing.TB, network *Network, id raft.ServerID, members []raft.Server,
+	stores raftlog.Stores, change ...func(*Config, *Environment),
+) *member {
 	t.Helper()
-	return startMemberWith(t, network, id, members, stores, func(r *recorder) Observer { return r }, change...)
+	return startMemberWith(t, network, id, members, stores, func(r *recorder) Observer { return r },
+		change...)
 }
 
 // startMemberWith starts a member with another observer around the recorder.
-func startMemberWith(t testing.TB, network *Network, id raft.ServerID, members []raft.Server, stores raftlog.Stores,
+func startMemberWith(t testing.TB, network *Network, id raft.ServerID, members []raft.Server,
+	stores raftlog.Stores,
 	observer func(*recorder) Observer, change ...func(*Config, *Environment),
 ) *member {
 	t.Helper()
 	config := DefaultConfig()
 	config.ID, config.Address, config.Members = id, raft.ServerAddress(id), members
-	m := &member{recorder: &recorder{serving: make(chan uint64, 100)}, exits: make(chan error, 100), wall: &fakeWall{}}
+	m := &member{
+		recorder: &recorder{serving: make(chan uint64, 100)}, exits: make(chan error, 100),
+		wall: &fakeWall{},
+	}
 	env := Environment{
-		Stores: stores, Transport: network.Transport(id, config.Timing), Client: network, Clock: SystemClock(),
-		Random: rand.Uint64, FreeSpace: func() (uint64, bool) { return 1 << 40, false }, Broker: &fakeBroker{},
-		Exit: func(err error) { m.exits <- err }, Log: quiet(), Metrics: NewMetrics(prometheus.NewRegistry()),
+		Stores: stores, Transport: network.Transport(id, config.Timing), Client: network,
+		Clock:  SystemClock(),
+		Random: rand.Uint64, FreeSpace: func() (uint64, bool) { return 1 << 40, false },
+		Broker: &fakeBroker{},
+		Exit:   func(err error) { m.exits <- err }, Log: quiet(),
+		Metrics: NewMetrics(prometheus.NewRegistry()),
 	}
 	env.Clock.Wall = m.wall.now
 	for _, f := range change {
@@ -194,15 +205,18 @@ func startCluster(t testing.TB, size int, change ...func(*Config, *Environment))
 	}
 	var members []*member
 	for _, id := range ids {
-		members = append(members, startMember(t, network, id, servers(ids...), memoryStores(), change...))
+		members = append(members, startMember(t, network, id, servers(ids...), memoryStores(),
+			change...))
 	}
 	return members
 }
 
-// leader waits until one of the members serves, and returns it. It returns each leadership once: a second call waits for the next one.
+// leader waits until one of the members serves, and returns it. It returns each leadership once: a
+// second call waits for the next one.
 func leader(t testing.TB, members ...*member) *member {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(
+		5 * time.Millisecond) {
 		for _, m := range members {
 			if m.leadsForTest() && m.raftForTest().State() == raft.Leader {
 				select {
@@ -219,7 +233,8 @@ func leader(t testing.TB, members ...*member) *member {
 
 func set(key, value string) fsm.Command {
 	return fsm.Command{
-		Kind: fsm.KindSet, Key: []byte(key), Value: []byte(value), Principal: policy.Principal{ClientID: "c"},
+		Kind: fsm.KindSet, Key: []byte(key), Value: []byte(value),
+		Principal: policy.Principal{ClientID: "c"},
 		Timestamp: hlc.Timestamp{Wall: time.Now().UnixMilli(), NodeID: "c"}, Lifetime: 60_000,
 	}
 }

@@ -35,18 +35,26 @@ type leaderLoop struct {
 	commands   *commandRouter
 	raftLog    *raftlog.CheckedLog
 	peers      *peer.Statuses
-	// prepare are the functions that must succeed, in this order, before Observer.Serve is called. An error ends the leadership.
+	// prepare are the functions that must succeed, in this order, before Observer.Serve is called.
+	// An error ends the leadership.
 	prepare []func(ctx context.Context) error
-	// duties run from the start of the leadership to its end, also during prepare. An error ends the leadership; nil does not.
+	// duties run from the start of the leadership to its end, also during prepare. An error ends
+	// the leadership; nil does not.
 	duties []func(ctx context.Context) error
 }
 
-// newLeadership returns the leadership of a term. startClusterTime is the cluster time of its LeaderStart, the log entry with which a leadership begins.
-// startMonotonic is read shortly after the LeaderStart was applied. So cluster time may lag a little, and never runs ahead.
-func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, startClusterTime int64) *leadership {
+// newLeadership returns the leadership of a term. startClusterTime is the cluster time of its
+// LeaderStart, the log entry with which a leadership begins. startMonotonic is read shortly after
+// the LeaderStart was applied. So cluster time may lag a little, and never runs ahead.
+func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration,
+	startClusterTime int64,
+) *leadership {
 	reads := readindex.Environment{
-		CommitIndex: l.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.raftLog.LastCommand,
-		State: l.state.StatusAndChange, View: l.state.View, Done: l.readDone, Failed: func(tag any) { l.commands.failed(tag, propose.NotDone) },
+		CommitIndex: l.raft.CommitIndex,
+		Confirm:     func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) },
+		LastCommand: l.raftLog.LastCommand,
+		State:       l.state.StatusAndChange, View: l.state.View, Done: l.readDone,
+		Failed:           func(tag any) { l.commands.failed(tag, propose.NotDone) },
 		ObserveReadIndex: l.metrics.observeReadIndex,
 	}
 	scans := reads
@@ -54,29 +62,38 @@ func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, st
 	return &leadership{
 		term: term,
 		proposer: propose.New(l.proposals, propose.Environment{
-			Submit: l.submit, Status: l.state.Status, Failed: l.commands.failed, Monotonic: l.monotonic, ClusterClock: l.clock.now,
+			Submit: l.submit, Status: l.state.Status, Failed: l.commands.failed,
+			Monotonic: l.monotonic, ClusterClock: l.clock.now,
 			StorageLow: l.storageLow, Proposed: l.metrics.observeEntry, Log: l.log,
-		}, propose.Leadership{Term: term, StartMonotonic: startMonotonic, StartClusterTime: startClusterTime}),
+		}, propose.Leadership{
+			Term: term, StartMonotonic: startMonotonic,
+			StartClusterTime: startClusterTime,
+		}),
 		reader: readindex.New(reads), scanner: readindex.New(scans),
 	}
 }
 
-// submit proposes an entry to raft. The future completes when the state machine has applied the entry, or with an error.
+// submit proposes an entry to raft. The future completes when the state machine has applied the
+// entry, or with an error.
 func (l *leaderLoop) submit(data []byte) raft.ApplyFuture {
-	return l.raft.ApplyLog(raft.Log{Data: data}, 0) // 0 is no timeout: raft's covers only the wait to enqueue
+	// 0 is no timeout: raft's covers only the wait to enqueue
+	return l.raft.ApplyLog(raft.Log{Data: data}, 0)
 }
 
-// run begins a leadership whenever this node is the raft leader. LeaderCh only wakes it up; State decides. The ticker retries
-// when lead has failed although this node is still the raft leader.
+// run begins a leadership whenever this node is the raft leader. LeaderCh only wakes it up; State
+// decides. The ticker retries when lead has failed although this node is still the raft leader.
 func (l *leaderLoop) run(ctx context.Context) {
 	const poll = 50 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
-	lastReason := "" // reason of the last failure, which is logged once: during a leadership transfer each attempt to begin fails for the same reason
+	// reason of the last failure, which is logged once: during a leadership transfer each attempt
+	// to begin fails for the same reason
+	lastReason := ""
 	for {
 		if l.raft.State() != raft.Leader {
 			lastReason = ""
-		} else if began, err := l.lead(ctx); err != nil && ctx.Err() == nil && (began || err.Error() != lastReason) {
+		} else if began, err := l.lead(ctx); err != nil && ctx.Err() == nil &&
+			(began || err.Error() != lastReason) {
 			lastReason = err.Error()
 			if began {
 				l.log.Warn("leadership ended", "reason", err)
@@ -96,10 +113,14 @@ func (l *leaderLoop) run(ctx context.Context) {
 // errLeadershipLost says that this node is no longer the raft leader of the term.
 var errLeadershipLost = errors.New("this node is no longer the raft leader of the term")
 
-// lead runs one leadership from its LeaderStart to its end. began says that its LeaderStart was applied, and was the newest one in the state after that.
+// lead runs one leadership from its LeaderStart to its end. began says that its LeaderStart was
+// applied, and was the newest one in the state after that.
 func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	nonce := l.random()
-	startEntry := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.state.Status().Version)}}}
+	startEntry := fsm.Entry{Commands: []fsm.Command{{
+		Kind: fsm.KindLeaderStart, Nonce: nonce,
+		Version: l.peers.AgreedVersion(fsm.Version, l.state.Status().Version),
+	}}}
 	future := l.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &startEntry)}, 0)
 	if err := future.Error(); err != nil {
 		return false, fmt.Errorf("propose LeaderStart: %w", err)

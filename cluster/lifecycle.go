@@ -16,8 +16,8 @@ type lifecycle struct {
 	workers sync.WaitGroup
 }
 
-// start runs f in a goroutine that wait waits for, and returns true. After wait was called it returns false and does not run f: raft may be shut down, and then
-// does not answer futures.
+// start runs f in a goroutine that wait waits for, and returns true. After wait was called it
+// returns false and does not run f: raft may be shut down, and then does not answer futures.
 func (l *lifecycle) start(f func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

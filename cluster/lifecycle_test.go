@@ -5,8 +5,9 @@ import (
 	"testing/synctest"
 )
 
-// † When a node has begun to wait for its goroutines, it starts no more. Handlers of calls still run then, and a goroutine that they started would outlive
-// the node, or be added to the WaitGroup during its Wait.
+// † When a node has begun to wait for its goroutines, it starts no more. Handlers of calls still
+// run then, and a goroutine that they started would outlive the node, or be added to the WaitGroup
+// during its Wait.
 func TestNothingStartsWhileANodeWaitsForItsGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lifecycle

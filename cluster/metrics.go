@@ -37,33 +37,52 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &Metrics{
-		entries:  counter("holdfast_log_entries_proposed_total", "Log entries proposed by this node."),
-		commands: counter("holdfast_log_commands_proposed_total", "Commands in the log entries proposed by this node."),
+		entries: counter("holdfast_log_entries_proposed_total",
+			"Log entries proposed by this node."),
+		commands: counter("holdfast_log_commands_proposed_total",
+			"Commands in the log entries proposed by this node."),
 		entryBytes: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "holdfast_log_entry_bytes", Help: "Size of the log entries proposed by this node.",
+			Name:    "holdfast_log_entry_bytes",
+			Help:    "Size of the log entries proposed by this node.",
 			Buckets: prometheus.ExponentialBuckets(64, 4, 10),
 		}),
-		applySeconds:         seconds("holdfast_apply_seconds", "Time to apply a log entry to the state machine."),
-		readIndexSeconds:     seconds("holdfast_read_confirm_seconds", "Time to confirm the leadership for a batch of reads and to apply the log up to their read index."),
-		skipped:              counter("holdfast_log_entries_skipped_total", "Committed log entries that the state machine ignored: not of the leader that serves, or out of sequence."),
-		droppedNotifications: counter("holdfast_notifications_given_up_total", "Notifications dropped because the unpublished ones exceeded a limit, on their number or on their bytes."),
-		leader:               prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_leader", Help: "1 while this node leads, else 0."}),
-		leaderships:          counter("holdfast_leaderships_total", "How often this node began to lead."),
+		applySeconds: seconds("holdfast_apply_seconds",
+			"Time to apply a log entry to the state machine."),
+		readIndexSeconds: seconds("holdfast_read_confirm_seconds",
+			"Time to confirm the leadership for a batch of reads and to apply the log up to their read index."),
+		skipped: counter("holdfast_log_entries_skipped_total",
+			"Committed log entries that the state machine ignored: not of the leader that serves, or out of sequence."),
+		droppedNotifications: counter("holdfast_notifications_given_up_total",
+			"Notifications dropped because the unpublished ones exceeded a limit, on their number or on their bytes."),
+		leader: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_leader",
+			Help: "1 while this node leads, else 0.",
+		}),
+		leaderships: counter("holdfast_leaderships_total",
+			"How often this node began to lead."),
 		snapshotSeconds: seconds("holdfast_snapshot_seconds",
 			"Time to write a snapshot and to compact the log."),
-		snapshotBytes: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_snapshot_bytes", Help: "Size of the newest snapshot."}),
+		snapshotBytes: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_snapshot_bytes",
+			Help: "Size of the newest snapshot.",
+		}),
 	}
 	m.storeSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "holdfast_store_seconds", Help: "Time of one write to the disk: append or delete log entries, a vote, or a term.", Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
+		Name:    "holdfast_store_seconds",
+		Help:    "Time of one write to the disk: append or delete log entries, a vote, or a term.",
+		Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
 	}, []string{"what"})
-	m.leaderChanges = counter("holdfast_leader_changes_total", "Changes of the leader that this node saw in its polls, the first leader included.")
+	m.leaderChanges = counter("holdfast_leader_changes_total",
+		"Changes of the leader that this node saw in its polls, the first leader included.")
 	m.comparisons = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "holdfast_replica_comparisons_total", Help: "Comparisons of the replicas' states by this node as the leader: agree, differ, or incomplete where a member did not answer and the others agree.",
+		Name: "holdfast_replica_comparisons_total",
+		Help: "Comparisons of the replicas' states by this node as the leader: agree, differ, or incomplete where a member did not answer and the others agree.",
 	}, []string{"result"})
 	for _, result := range []string{comparisonAgrees, comparisonDiffers, comparisonIncomplete} {
 		m.comparisons.WithLabelValues(result)
 	}
-	registry.MustRegister(m.comparisons, m.storeSeconds, m.leaderChanges, m.entries, m.commands, m.entryBytes, m.applySeconds, m.readIndexSeconds, m.skipped, m.droppedNotifications,
+	registry.MustRegister(m.comparisons, m.storeSeconds, m.leaderChanges, m.entries, m.commands,
+		m.entryBytes, m.applySeconds, m.readIndexSeconds, m.skipped, m.droppedNotifications,
 		m.leader, m.leaderships, m.snapshotSeconds, m.snapshotBytes)
 	return m
 }
@@ -82,7 +101,11 @@ func (m *Metrics) observeApply(outcome *fsm.EntryOutcome, took time.Duration) {
 	}
 }
 
-func (m *Metrics) observeReadIndex(took time.Duration) { m.readIndexSeconds.Observe(took.Seconds()) }
+func (m *Metrics) observeReadIndex(
+	took time.Duration,
+) {
+	m.readIndexSeconds.Observe(took.Seconds())
+}
 
 func (m *Metrics) setLeading(leads bool) {
 	if leads {

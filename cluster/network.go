@@ -12,8 +12,8 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// Network connects members that run in one process. Raft uses its in-memory transport, and the members call each other by function calls. It is safe for
-// concurrent use.
+// Network connects members that run in one process. Raft uses its in-memory transport, and the
+// members call each other by function calls. It is safe for concurrent use.
 type Network struct {
 	mu         sync.Mutex
 	http       map[raft.ServerID]*pipeListener
@@ -24,7 +24,8 @@ type Network struct {
 // NewNetwork returns a network without members.
 func NewNetwork() *Network { return &Network{members: make(map[raft.ServerID]*Node)} }
 
-// Transport returns the raft transport of a member, connected with all others of the network. Its address is its id.
+// Transport returns the raft transport of a member, connected with all others of the network. Its
+// address is its id.
 func (n *Network) Transport(id raft.ServerID, timing Timing) raft.Transport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -46,11 +47,12 @@ func (n *Network) leave(gone *raft.InmemTransport) {
 	for _, other := range n.transports {
 		other.Disconnect(gone.LocalAddr())
 	}
-	n.transports = slices.DeleteFunc(n.transports, func(w *raft.InmemTransport) bool { return w == gone })
+	n.transports = slices.DeleteFunc(n.transports,
+		func(w *raft.InmemTransport) bool { return w == gone })
 }
 
-// networkTransport leaves the network when it is closed, so that new calls to it fail at once. It embeds the transport itself, not the interface,
-// because raftfix needs its RequestPreVote.
+// networkTransport leaves the network when it is closed, so that new calls to it fail at once. It
+// embeds the transport itself, not the interface, because raftfix needs its RequestPreVote.
 type networkTransport struct {
 	*raft.InmemTransport
 	leave func(*raft.InmemTransport)
@@ -133,7 +135,9 @@ func (n *Network) Attach(node *Node) {
 }
 
 // Call implements peer.Client. If the member has no id, its address is its id.
-func (n *Network) Call(ctx context.Context, member raft.Server, method peer.Method, request []byte) ([]byte, error) {
+func (n *Network) Call(ctx context.Context, member raft.Server, method peer.Method,
+	request []byte,
+) ([]byte, error) {
 	id := member.ID
 	if id == "" {
 		id = raft.ServerID(member.Address)
@@ -144,6 +148,10 @@ func (n *Network) Call(ctx context.Context, member raft.Server, method peer.Meth
 	if node == nil {
 		return nil, fmt.Errorf("%w: %s", peer.ErrUnreachable, id)
 	}
-	// An id that is not empty says that the caller is a member: Handle then checks no certificate, and forwards nothing to the leader.
-	return node.Handle(ctx, peer.Caller{ID: "network", Certified: func(...string) bool { return true }}, method, request)
+	// An id that is not empty says that the caller is a member: Handle then checks no certificate,
+	// and forwards nothing to the leader.
+	return node.Handle(ctx, peer.Caller{
+		ID:        "network",
+		Certified: func(...string) bool { return true },
+	}, method, request)
 }

@@ -33,68 +33,86 @@ type Node struct {
 	lifecycle lifecycle
 }
 
-// Membership returns the part of the node that changes the members of the cluster and transfers its leadership.
+// Membership returns the part of the node that changes the members of the cluster and transfers its
+// leadership.
 func (n *Node) Membership() *membership.Membership { return n.members }
 
 // Snapshots returns the part of the node that takes, saves and restores snapshots of the state.
 func (n *Node) Snapshots() *Snapshots { return n.snapshots }
 
-// SetOffer changes the settings that this node asks the cluster for. What changed is proposed once a leader is known and this node has caught up.
+// SetOffer changes the settings that this node asks the cluster for. What changed is proposed once
+// a leader is known and this node has caught up.
 func (n *Node) SetOffer(wanted offer.Offer) { n.offerer.Set(wanted) }
 
 // ID returns the raft id of this member.
 func (n *Node) ID() raft.ServerID { return n.self.ID }
 
-// Propose queues a command for the log. It returns false, and queues nothing, if this node does not serve as the leader. After a Flush the command is
-// proposed at once or, if few commands are queued, when no entry is in flight any more. If Propose returns true, the observer gets the tag exactly once,
-// by Applied or by Failed. The command's byte slices must not change any more.
-func (n *Node) Propose(command fsm.Command, tag any) bool { return n.commands.propose(command, tag) }
+// Propose queues a command for the log. It returns false, and queues nothing, if this node does not
+// serve as the leader. After a Flush the command is proposed at once or, if few commands are
+// queued, when no entry is in flight any more. If Propose returns true, the observer gets the tag
+// exactly once, by Applied or by Failed. The command's byte slices must not change any more.
+func (n *Node) Propose(command fsm.Command,
+	tag any,
+) bool {
+	return n.commands.propose(command, tag)
+}
 
-// Read queues a GET or a SCAN. It returns false, and queues nothing, if this node does not serve as the leader. A queued read is made after the next Flush
-// at the latest. If Read returns true, the observer gets the tag exactly once, by ReadDone or by Failed.
+// Read queues a GET or a SCAN. It returns false, and queues nothing, if this node does not serve as
+// the leader. A queued read is made after the next Flush at the latest. If Read returns true, the
+// observer gets the tag exactly once, by ReadDone or by Failed.
 func (n *Node) Read(command *fsm.Command, tag any) bool { return n.commands.read(command, tag) }
 
-// Flush wakes the proposer and the readers. Commands that are queued before a Flush share log entries. Reads that are queued before it share a read-index round.
+// Flush wakes the proposer and the readers. Commands that are queued before a Flush share log
+// entries. Reads that are queued before it share a read-index round.
 func (n *Node) Flush() { n.commands.flush() }
 
-// SetPublished raises the delivery watermark of the current leadership: the front end has published the outputs of all entries up to this log index. The next
-// log entry carries the watermark. A lower index has no effect. The call has no effect while this node does not lead.
+// SetPublished raises the delivery watermark of the current leadership: the front end has published
+// the outputs of all entries up to this log index. The next log entry carries the watermark. A
+// lower index has no effect. The call has no effect while this node does not lead.
 func (n *Node) SetPublished(index uint64) { n.commands.setPublished(index) }
 
-// SetHorizon moves the horizon of the log to an age ago: the broker received after that moment all that it has not seen
-// acknowledged. The next log entry carries it. An older moment has no effect. The call has no effect while this node does not
-// lead.
+// SetHorizon moves the horizon of the log to an age ago: the broker received after that moment all
+// that it has not seen acknowledged. The next log entry carries it. An older moment has no effect.
+// The call has no effect while this node does not lead.
 func (n *Node) SetHorizon(age time.Duration) { n.commands.setHorizon(age) }
 
-// HorizonAge returns how long ago, by cluster time, the horizon of the log was. It is valid while this node leads.
+// HorizonAge returns how long ago, by cluster time, the horizon of the log was. It is valid while
+// this node leads.
 func (n *Node) HorizonAge() time.Duration { return n.commands.horizonAge() }
 
-// Execute proposes a command and waits for its result. The error is ErrNotLeader, ErrNotDone, ErrOutcomeUnknown, or that of the context: then the outcome is
-// unknown, too.
+// Execute proposes a command and waits for its result. The error is ErrNotLeader, ErrNotDone,
+// ErrOutcomeUnknown, or that of the context: then the outcome is unknown, too.
 func (n *Node) Execute(ctx context.Context, command fsm.Command) (fsm.Result, error) {
 	return n.commands.execute(ctx, command)
 }
 
-// Confirm returns nil if this node was the leader, in the term of its leadership, at some moment after the call. Otherwise the error wraps ErrNotLeader.
+// Confirm returns nil if this node was the leader, in the term of its leadership, at some moment
+// after the call. Otherwise the error wraps ErrNotLeader.
 func (n *Node) Confirm(ctx context.Context) error { return n.commands.confirm(ctx) }
 
-// View runs f with the state read-locked. Other Views and Observer.ReadDone may run at the same time; Observer.Applied and Observer.Restored wait. f must be quick,
-// and keep no reference to the state.
+// View runs f with the state read-locked. Other Views and Observer.ReadDone may run at the same
+// time; Observer.Applied and Observer.Restored wait. f must be quick, and keep no reference to the
+// state.
 func (n *Node) View(f func(*fsm.Machine)) { n.replica.View(f) }
 
-// ClusterClock returns the cluster's clock in milliseconds since the Unix epoch: the lower median of the members' wall clocks. If their number is even, the clock in
-// the log counts as one more. Each member updates it after each poll that a majority of the voters has answered. It is 0 before the first one.
+// ClusterClock returns the cluster's clock in milliseconds since the Unix epoch: the lower median
+// of the members' wall clocks. If their number is even, the clock in the log counts as one more.
+// Each member updates it after each poll that a majority of the voters has answered. It is 0 before
+// the first one.
 func (n *Node) ClusterClock() int64 { return n.clock.now() }
 
-// ClockOffset returns this node's wall clock minus the cluster's clock, and an error if they differ by more than they may, in either direction.
+// ClockOffset returns this node's wall clock minus the cluster's clock, and an error if they differ
+// by more than they may, in either direction.
 func (n *Node) ClockOffset() (time.Duration, error) { return n.memberWatch.clockOffset() }
 
-// Verify compares the states of all replicas at the index of a new entry. The error is ErrNotLeader on any other node than the leader, and otherwise as
-// those of Execute. A member that does not answer is no error: see Verification.Complete.
+// Verify compares the states of all replicas at the index of a new entry. The error is ErrNotLeader
+// on any other node than the leader, and otherwise as those of Execute. A member that does not
+// answer is no error: see Verification.Complete.
 func (n *Node) Verify(ctx context.Context) (Verification, error) { return n.verifier.verify(ctx) }
 
-// Health returns autopilot's latest state. Before autopilot's first state in a leadership, it returns one that is unhealthy and has no members. The error
-// is ErrNotLeader on any other node than the leader.
+// Health returns autopilot's latest state. Before autopilot's first state in a leadership, it
+// returns one that is unhealthy and has no members. The error is ErrNotLeader on any other node
+// than the leader.
 func (n *Node) Health(ctx context.Context) (Health, error) {
 	if err := n.Confirm(ctx); err != nil {
 		return Health{}, err
@@ -106,13 +124,16 @@ func (n *Node) Health(ctx context.Context) (Health, error) {
 func (n *Node) Status() Status {
 	servers, space := n.self.servers(), n.space()
 	return Status{
-		ID: n.self.ID, Role: n.self.raftState(), Servers: servers, Serving: n.commands.serving(), Behind: n.memberWatch.behind(), Learning: n.self.learning(servers),
-		Term: n.self.raft.CurrentTerm(), LeaderID: n.self.leader(), Commit: n.self.raft.CommitIndex(), Last: n.self.raft.LastIndex(),
+		ID: n.self.ID, Role: n.self.raftState(), Servers: servers, Serving: n.commands.serving(),
+		Behind: n.memberWatch.behind(), Learning: n.self.learning(servers),
+		Term: n.self.raft.CurrentTerm(), LeaderID: n.self.leader(),
+		Commit: n.self.raft.CommitIndex(), Last: n.self.raft.LastIndex(),
 		State: n.replica.Status(), Divergence: n.verifier.divergence(),
 		OtherBroker: n.sameBroker.check(), Apart: n.sameBroker.apart(),
 		DiskLow: space.Low, StorageLow: n.commands.serving() && space.Refused,
 	}
 }
 
-// LastTerm returns the term of the last entry in the log. Status, which is called often, leaves it out: raft has it only in Stats, which is slow.
+// LastTerm returns the term of the last entry in the log. Status, which is called often, leaves it
+// out: raft has it only in Stats, which is slow.
 func (n *Node) LastTerm() uint64 { return n.self.lastTerm() }

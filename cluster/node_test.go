@@ -31,7 +31,8 @@ func TestSingleNodeServesCommands(t *testing.T) {
 		t.Fatalf("%q, %v", value, err)
 	}
 	status := n.Status()
-	if status.Role != "leader" || !status.Serving || status.State.Keys != 1 || !status.State.Configured {
+	if status.Role != "leader" || !status.Serving || status.State.Keys != 1 ||
+		!status.State.Configured {
 		t.Errorf("%+v", status)
 	}
 }
@@ -118,13 +119,15 @@ func (l *gatedLog) StoreLogs(logs []*raft.Log) error {
 	return l.LogStore.StoreLogs(logs)
 }
 
-// A write with an identity (a request id for deduplication) is refused if it waited longer than ProposalAge and the dedup table does not have its outcome.
-// It may be a copy of a write whose outcome was forgotten, because the leader's disk hung for longer than outcomes are remembered.
+// A write with an identity (a request id for deduplication) is refused if it waited longer than
+// ProposalAge and the dedup table does not have its outcome. It may be a copy of a write whose
+// outcome was forgotten, because the leader's disk hung for longer than outcomes are remembered.
 func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 	var disk *gatedLog
 	n := leader(t, startCluster(t, 1, func(c *Config, w *Environment) {
 		disk = &gatedLog{LogStore: w.Stores.Log}
-		w.Stores.Log, c.Proposals.ProposalAge, c.Proposals.MinPipelined = disk, 20*time.Millisecond, 1000
+		w.Stores.Log, c.Proposals.ProposalAge, c.Proposals.MinPipelined = disk, 20*time.Millisecond,
+			1000
 	})...)
 	numbered := func(id byte) fsm.Command {
 		command := set("k", "v")
@@ -138,7 +141,8 @@ func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 		replies[i] = newReply()
 		n.Propose(command, replies[i])
 		n.Flush()
-		testwait.Until(t, "the first one is on its way to the disk", func() bool { return disk.waiting.Load() > 0 })
+		testwait.Until(t, "the first one is on its way to the disk",
+			func() bool { return disk.waiting.Load() > 0 })
 	}
 	<-time.After(50 * time.Millisecond)
 	disk.gate.Unlock()
@@ -190,12 +194,14 @@ func TestLeadershipTransferKeepsTheState(t *testing.T) {
 		t.Errorf("%q, %v", value, err)
 	}
 	second.must(t, set("k", "w"))
-	if _, err := first.get("k"); !errors.Is(err, peer.ErrNotLeader) && !errors.Is(err, peer.ErrNotDone) {
+	if _, err := first.get("k"); !errors.Is(err, peer.ErrNotLeader) &&
+		!errors.Is(err, peer.ErrNotDone) {
 		t.Errorf("the old leader answers: %v", err)
 	}
 }
 
-// † The leader's own wrong clock does not move the cluster clock, and the node says that it is wrong.
+// † The leader's own wrong clock does not move the cluster clock, and the node says that it is
+// wrong.
 func TestClusterClockIsTheMedian(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
@@ -215,7 +221,8 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 	}
 }
 
-// A node with a store that was closed and opened again has everything, from the log and from snapshots.
+// A node with a store that was closed and opened again has everything, from the log and from
+// snapshots.
 func TestRestartKeepsEverything(t *testing.T) {
 	for _, kind := range []raftlog.Kind{raftlog.BoltDB, raftlog.WAL} {
 		t.Run(string(kind), func(t *testing.T) { testRestart(t, kind) })
@@ -282,7 +289,8 @@ func TestSettingsAreOfferedOnce(t *testing.T) {
 	}
 }
 
-// A data folder keeps its raft id for as long as it has a log, and gets a new one without a log. It is refused under another node or cluster name.
+// A data folder keeps its raft id for as long as it has a log, and gets a new one without a log. It
+// is refused under another node or cluster name.
 func TestIdentityBelongsToItsLog(t *testing.T) {
 	dir := t.TempDir()
 	first, err := LoadIdentity(dir, "holdfast", "n1", 7)
@@ -323,7 +331,8 @@ func TestIdentityBelongsToItsLog(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "identity.json")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadIdentity(dir, "holdfast", "n1", 8); !errors.Is(err, ErrNoIdentity) { // a single node with a new id could never lead again
+	if _, err := LoadIdentity(dir, "holdfast", "n1", 8); !errors.Is(err, ErrNoIdentity) {
+		// a single node with a new id could never lead again
 		t.Errorf("a log without an identity: %v", err)
 	}
 }
@@ -332,9 +341,21 @@ func TestConfigErrorsNameFieldAndReason(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		`cluster config: ID is "": must not be empty`: func(c *Config) { c.ID = "" },
 		"Proposals.InFlight is 0":                     func(c *Config) { c.Proposals.InFlight = 0 },
-		"Proposals.BatchBytes is -1":                  func(c *Config) { c.Proposals.BatchBytes = -1 },
-		"Timing.LeaderLease is 1h0m0s":                func(c *Config) { c.Timing.LeaderLease = time.Hour },
-		"Timing.Election is 1ms":                      func(c *Config) { c.Timing.Election = time.Millisecond },
+		"Proposals.BatchBytes is -1": func(
+			c *Config,
+		) {
+			c.Proposals.BatchBytes = -1
+		},
+		"Timing.LeaderLease is 1h0m0s": func(
+			c *Config,
+		) {
+			c.Timing.LeaderLease = time.Hour
+		},
+		"Timing.Election is 1ms": func(
+			c *Config,
+		) {
+			c.Timing.Election = time.Millisecond
+		},
 	} {
 		t.Run(want, func(t *testing.T) {
 			config := DefaultConfig()

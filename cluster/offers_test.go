@@ -11,7 +11,8 @@ import (
 	"holdfast/internal/testwait"
 )
 
-// A node offers only what changed in its own settings. A new policy from one node does not undo the limit that another node has changed.
+// A node offers only what changed in its own settings. A new policy from one node does not undo the
+// limit that another node has changed.
 func TestOffersOnlyWhatChanged(t *testing.T) {
 	stores := []raftlog.Stores{memoryStores(), memoryStores(), memoryStores()}
 	network := NewNetwork()
@@ -41,13 +42,18 @@ func TestOffersOnlyWhatChanged(t *testing.T) {
 	wanted.Settings.Limits.Keys = 77
 	members[1].SetOffer(wanted)
 	testwait.Until(t, "the setting is in force everywhere", func() bool {
-		return !slices.ContainsFunc(members, func(m *member) bool { keys, _ := inForce(m); return keys != 77 })
+		return !slices.ContainsFunc(members,
+			func(m *member) bool { keys, _ := inForce(m); return keys != 77 })
 	})
 	testwait.Until(t, "it is remembered", func() bool {
 		data, _ := stores[1].Offered.Load()
 		return !bytes.Equal(data, before)
 	})
-	rules, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"a"}, Resources: []policy.Resource{{Access: policy.Read, Keys: []string{"*"}}}}})
+	rules, err := policy.Compile(
+		[]policy.Rule{{
+			ClientIDs: []string{"a"},
+			Resources: []policy.Resource{{Access: policy.Read, Keys: []string{"*"}}},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +61,8 @@ func TestOffersOnlyWhatChanged(t *testing.T) {
 	wanted.Settings.Policy = rules
 	members[2].SetOffer(wanted)
 	testwait.Until(t, "the policy is in force everywhere", func() bool {
-		return !slices.ContainsFunc(members, func(m *member) bool { _, hasPolicy := inForce(m); return !hasPolicy })
+		return !slices.ContainsFunc(members,
+			func(m *member) bool { _, hasPolicy := inForce(m); return !hasPolicy })
 	})
 	for i, m := range members {
 		if keys, _ := inForce(m); keys != 77 {

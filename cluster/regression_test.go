@@ -33,10 +33,11 @@ func (q *quitter) Serve(ctx context.Context, term uint64) error {
 // † A command that is applied while the leadership ends is never reported as definitely not done.
 func TestAppliedIsNeverReportedAsNotDone(t *testing.T) {
 	q := &quitter{quit: make(chan struct{})}
-	m := startMemberWith(t, NewNetwork(), "n1", servers("n1"), memoryStores(), func(r *recorder) Observer {
-		q.recorder = r
-		return q
-	})
+	m := startMemberWith(t, NewNetwork(), "n1", servers("n1"), memoryStores(),
+		func(r *recorder) Observer {
+			q.recorder = r
+			return q
+		})
 	<-q.serving
 	slow, reading := make(chan struct{}), make(chan struct{})
 	var viewing sync.WaitGroup
@@ -70,7 +71,10 @@ func TestAppliedIsNeverReportedAsNotDone(t *testing.T) {
 // Keys expire in time also after an Advance command has raised cluster time, here by an hour.
 func TestKeysExpireInTimeAfterAnAdvance(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
-	n.must(t, fsm.Command{Kind: fsm.KindAdvance, Floor: fsm.Floor{Now: n.Status().State.Now + 3_600_000}})
+	n.must(t, fsm.Command{
+		Kind:  fsm.KindAdvance,
+		Floor: fsm.Floor{Now: n.Status().State.Now + 3_600_000},
+	})
 	command := set("k", "v")
 	command.TTL = 100
 	start := time.Now()
@@ -87,18 +91,44 @@ func TestKeysExpireInTimeAfterAnAdvance(t *testing.T) {
 	}
 }
 
-// The leader is lost while it promotes a non-voter, and only some members have the new configuration. The remaining members elect a leader, whoever has it.
+// The leader is lost while it promotes a non-voter, and only some members have the new
+// configuration. The remaining members elect a leader, whoever has it.
 func TestHalfReplicatedPromotionAllowsAnElection(t *testing.T) {
 	for name, test := range map[string]struct {
-		members       []raft.ServerID
-		promoted      raft.ServerID
-		knowing, left []raft.ServerID // the members whose logs have the promotion, and those that still run
-		leader        raft.ServerID   // the only one that can lead, or empty
+		members  []raft.ServerID
+		promoted raft.ServerID
+		// the members whose logs have the promotion, and those that still run
+		knowing, left []raft.ServerID
+		leader        raft.ServerID // the only one that can lead, or empty
 	}{
-		"it alone knows":                 {[]raft.ServerID{"n1", "n2", "n3"}, "n3", []raft.ServerID{"n3"}, []raft.ServerID{"n1", "n3"}, "n3"},
-		"it does not know":               {[]raft.ServerID{"n1", "n2", "n3"}, "n3", []raft.ServerID{"n1"}, []raft.ServerID{"n1", "n3"}, "n1"},
-		"it does not know, of four":      {[]raft.ServerID{"n1", "n2", "n3", "n4"}, "n4", []raft.ServerID{"n1", "n3"}, []raft.ServerID{"n1", "n3", "n4"}, ""},
-		"another does not know, of four": {[]raft.ServerID{"n1", "n2", "n3", "n4"}, "n4", []raft.ServerID{"n3", "n4"}, []raft.ServerID{"n1", "n3", "n4"}, ""},
+		"it alone knows": {
+			[]raft.ServerID{"n1", "n2", "n3"},
+			"n3",
+			[]raft.ServerID{"n3"},
+			[]raft.ServerID{"n1", "n3"},
+			"n3",
+		},
+		"it does not know": {
+			[]raft.ServerID{"n1", "n2", "n3"},
+			"n3",
+			[]raft.ServerID{"n1"},
+			[]raft.ServerID{"n1", "n3"},
+			"n1",
+		},
+		"it does not know, of four": {
+			[]raft.ServerID{"n1", "n2", "n3", "n4"},
+			"n4",
+			[]raft.ServerID{"n1", "n3"},
+			[]raft.ServerID{"n1", "n3", "n4"},
+			"",
+		},
+		"another does not know, of four": {
+			[]raft.ServerID{"n1", "n2", "n3", "n4"},
+			"n4",
+			[]raft.ServerID{"n3", "n4"},
+			[]raft.ServerID{"n1", "n3", "n4"},
+			"",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := servers(test.members...)
@@ -108,11 +138,19 @@ func TestHalfReplicatedPromotionAllowsAnElection(t *testing.T) {
 			var members []*member
 			for _, id := range test.left {
 				stores := memoryStores()
-				log := []*raft.Log{{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{Servers: before})}}
+				log := []*raft.Log{{
+					Index: 1, Term: 1, Type: raft.LogConfiguration,
+					Data: raft.EncodeConfiguration(raft.Configuration{Servers: before}),
+				}}
 				if slices.Contains(test.knowing, id) {
-					log = append(log, &raft.Log{Index: 2, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{Servers: after})})
+					log = append(log,
+						&raft.Log{
+							Index: 2, Term: 1, Type: raft.LogConfiguration,
+							Data: raft.EncodeConfiguration(raft.Configuration{Servers: after}),
+						})
 				}
-				if err := errors.Join(checked(t, stores.Log).StoreLogs(log), stores.Stable.SetUint64([]byte("CurrentTerm"), 1)); err != nil {
+				if err := errors.Join(checked(t, stores.Log).StoreLogs(log),
+					stores.Stable.SetUint64([]byte("CurrentTerm"), 1)); err != nil {
 					t.Fatal(err)
 				}
 				members = append(members, startMember(t, network, id, nil, stores))

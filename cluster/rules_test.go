@@ -18,10 +18,11 @@ import (
 	"holdfast/internal/testwait"
 )
 
-// The tests with a † show the counterexamples from which rules of the architecture come, on the real cluster code. Each fails when
-// its rule is switched off.
+// The tests with a † show the counterexamples from which rules of the architecture come, on the
+// real cluster code. Each fails when its rule is switched off.
 
-// cut blocks raft's traffic between a member and others, in both directions. The members' own calls (peer.Client) still arrive.
+// cut blocks raft's traffic between a member and others, in both directions. The members' own calls
+// (peer.Client) still arrive.
 func cut(from *member, others ...*member) {
 	wire := from.wire()
 	for _, other := range others {
@@ -30,13 +31,15 @@ func cut(from *member, others ...*member) {
 	}
 }
 
-// † A deposed leader that still takes itself for the leader must not answer reads: it lacks what its successor has committed. Neither raft's own state, nor
-// raft's leader lease, nor earlier answers of the voters confirm a leadership.
+// † A deposed leader that still takes itself for the leader must not answer reads: it lacks what
+// its successor has committed. Neither raft's own state, nor raft's leader lease, nor earlier
+// answers of the voters confirm a leadership.
 func TestDeposedLeaderDoesNotRead(t *testing.T) {
 	first := raft.ServerID("n1")
 	members := startCluster(t, 3, func(c *Config, _ *Environment) {
 		if c.ID == first { // slow to believe that it is alone
-			c.Timing.Heartbeat, c.Timing.Election, c.Timing.LeaderLease = 5*time.Second, 5*time.Second, 5*time.Second
+			c.Timing.Heartbeat, c.Timing.Election, c.Timing.LeaderLease = 5*time.Second,
+				5*time.Second, 5*time.Second
 		}
 	})
 	old := members[0]
@@ -66,8 +69,9 @@ func TestDeposedLeaderDoesNotRead(t *testing.T) {
 	}
 }
 
-// † A committed entry has no effect unless it has the term of the newest LeaderStart (the first entry of a leadership) and the next number of that
-// leadership. So an entry that follows a lost one has no effect, and neither has one of an earlier leadership.
+// † A committed entry has no effect unless it has the term of the newest LeaderStart (the first
+// entry of a leadership) and the next number of that leadership. So an entry that follows a lost
+// one has no effect, and neither has one of an earlier leadership.
 func TestEntriesOutOfTurnHaveNoEffect(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	n.must(t, set("k", "v"))
@@ -94,8 +98,8 @@ func TestEntriesOutOfTurnHaveNoEffect(t *testing.T) {
 	}
 }
 
-// † No-ops and configurations do not raise the applied index of the state. A read that waited for the commit index itself would wait for ever after a
-// membership change.
+// † No-ops and configurations do not raise the applied index of the state. A read that waited for
+// the commit index itself would wait for ever after a membership change.
 func TestMembershipChangeBlocksNoRead(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	n.must(t, set("k", "v"))
@@ -107,7 +111,8 @@ func TestMembershipChangeBlocksNoRead(t *testing.T) {
 	}
 }
 
-// † Keys expire although the leader changes all the time: each leader puts cluster time into the log before it transfers the leadership.
+// † Keys expire although the leader changes all the time: each leader puts cluster time into the
+// log before it transfers the leadership.
 func TestFlappingLeadersLetKeysExpire(t *testing.T) {
 	members := startCluster(t, 3)
 	command := set("lock", "v")
@@ -135,7 +140,8 @@ func TestFlappingLeadersLetKeysExpire(t *testing.T) {
 	t.Error("the lock did not expire")
 }
 
-// † A lock (a key with a time to live) never expires early, whatever the wall clock of a new leader shows.
+// † A lock (a key with a time to live) never expires early, whatever the wall clock of a new leader
+// shows.
 func TestFastClockEndsNoLock(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
@@ -163,12 +169,14 @@ func TestFastClockEndsNoLock(t *testing.T) {
 	}
 }
 
-// † The cluster clock does not move when the leader's wall clock is stepped for a moment, nor because one member's wall clock is wrong from the start.
+// † The cluster clock does not move when the leader's wall clock is stepped for a moment, nor
+// because one member's wall clock is wrong from the start.
 func TestClockThatIsSetMovesNothing(t *testing.T) {
 	members := startCluster(t, 3, func(c *Config, w *Environment) {
 		if c.ID == "n1" { // wrong from the start
 			right := w.Clock.Wall
-			w.Clock.Wall = func() int64 { return right() - 3_600_000 } // on the other side of the median than the clock that is stepped
+			// on the other side of the median than the clock that is stepped
+			w.Clock.Wall = func() int64 { return right() - 3_600_000 }
 		}
 	})
 	n := leader(t, members...)
@@ -178,7 +186,8 @@ func TestClockThatIsSetMovesNothing(t *testing.T) {
 		n.wall.offset = 3_600_000
 		n.wall.mu.Unlock()
 		n.must(t, set("k", "v"))
-		if ahead := n.Status().State.Wall - time.Now().UnixMilli(); ahead > 5_000 || ahead < -60_000 {
+		if ahead := n.Status().State.Wall - time.Now().UnixMilli(); ahead > 5_000 ||
+			ahead < -60_000 {
 			t.Fatalf("the cluster's clock is %d ms ahead", ahead)
 		}
 		n.wall.mu.Lock()
@@ -191,8 +200,8 @@ func TestClockThatIsSetMovesNothing(t *testing.T) {
 	}
 }
 
-// † An idle leader logs its delivery watermark (the log index up to which everything is published) when that has moved. Otherwise the next leader would
-// publish old replies again.
+// † An idle leader logs its delivery watermark (the log index up to which everything is published)
+// when that has moved. Otherwise the next leader would publish old replies again.
 func TestIdleLeaderLogsDeliveryWatermark(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	command := set("k", "v")
@@ -201,14 +210,16 @@ func TestIdleLeaderLogsDeliveryWatermark(t *testing.T) {
 	<-time.After(50 * time.Millisecond) // the proposer sleeps
 	began := time.Now()
 	n.SetPublished(index)
-	testwait.Until(t, "the mark is in the log", func() bool { return n.Status().State.Published >= index })
+	testwait.Until(t, "the mark is in the log",
+		func() bool { return n.Status().State.Published >= index })
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("after %v", took)
 	}
 }
 
-// † The delivery watermark of one leadership never enters the log in a later leadership of the same node. After a change of the leader, outputs may be
-// published again. A watermark above those that are still missing would end that too early.
+// † The delivery watermark of one leadership never enters the log in a later leadership of the same
+// node. After a change of the leader, outputs may be published again. A watermark above those that
+// are still missing would end that too early.
 func TestDeliveryWatermarkEndsWithLeadership(t *testing.T) {
 	members := startCluster(t, 3)
 	first := leader(t, members...)
@@ -216,11 +227,14 @@ func TestDeliveryWatermarkEndsWithLeadership(t *testing.T) {
 	first.must(t, set("k", "2"))
 	index := first.Status().State.Index
 	second := first
-	for second == first { // the acknowledgement (SetPublished) comes right after the leadership; repeated if first leads again
+	for second == first {
+		// the acknowledgement (SetPublished) comes right after the leadership; repeated if first
+		// leads again
 		if err := first.transferForTest(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
-		testwait.Until(t, "its proposer is gone", func() bool { return first.commands.proposer.Load() == nil })
+		testwait.Until(t, "its proposer is gone",
+			func() bool { return first.commands.proposer.Load() == nil })
 		first.SetPublished(index)
 		second = leader(t, members...)
 	}
@@ -231,13 +245,15 @@ func TestDeliveryWatermarkEndsWithLeadership(t *testing.T) {
 		t.Fatalf("%s leads", again.ID())
 	}
 	first.must(t, set("k", "3"))
-	first.must(t, set("k", "4")) // stamped after the entry of the first command was applied, so it has the latest watermark
+	// stamped after the entry of the first command was applied, so it has the latest watermark
+	first.must(t, set("k", "4"))
 	if got := first.Status().State.Published; got >= index {
 		t.Errorf("the log's mark is %d, and nothing was published in this leadership", got)
 	}
 }
 
-// A leader that has lost its broker transfers the leadership to a member that has one. If no member has one, it stays.
+// A leader that has lost its broker transfers the leadership to a member that has one. If no member
+// has one, it stays.
 func TestLeadershipIsTransferredWhenTheBrokerIsLost(t *testing.T) {
 	members := startCluster(t, 3)
 	loseBroker := func(lost bool) {
@@ -266,7 +282,8 @@ func TestLeadershipIsTransferredWhenTheBrokerIsLost(t *testing.T) {
 		}
 	}
 	better.recorder.brokerDown.Store(false)
-	testwait.Until(t, "the one with a broker leads", func() bool { return better.raftForTest().State() == raft.Leader })
+	testwait.Until(t, "the one with a broker leads",
+		func() bool { return better.raftForTest().State() == raft.Leader })
 }
 
 // Verify finds a replica whose state differs. A member that is down makes the result incomplete.
@@ -291,7 +308,8 @@ func TestVerifyFindsAReplicaThatDiffers(t *testing.T) {
 		}
 	}
 	_ = third.Close(t.Context())
-	if verification, err = n.Verify(t.Context()); err != nil || !verification.Agree || verification.Complete {
+	if verification, err = n.Verify(t.Context()); err != nil || !verification.Agree ||
+		verification.Complete {
 		t.Errorf("with a member that is down: %+v, %v", verification, err)
 	}
 	var empty bytes.Buffer
@@ -330,10 +348,12 @@ func TestRestoreIsTheSameOnEveryMember(t *testing.T) {
 	if value, err := n.get("k"); value != "later" || err != nil {
 		t.Errorf("%q, %v", value, err)
 	}
-	testwait.Until(t, "the leader restores the snapshot", func() bool { // on a machine that stalls, the leader may be another one now
+	testwait.Until(t, "the leader restores the snapshot", func() bool {
+		// on a machine that stalls, the leader may be another one now
 		return slices.ContainsFunc(members, func(m *member) bool {
 			err := m.Snapshots().Restore(t.Context(), bytes.NewReader(whole))
-			if err != nil && !errors.Is(err, peer.ErrNotDone) && !errors.Is(err, peer.ErrNotLeader) {
+			if err != nil && !errors.Is(err, peer.ErrNotDone) &&
+				!errors.Is(err, peer.ErrNotLeader) {
 				t.Fatal(err)
 			}
 			n = m
@@ -348,7 +368,8 @@ func TestRestoreIsTheSameOnEveryMember(t *testing.T) {
 	}
 }
 
-// † A snapshot with more than the limits in force allow is refused before it goes into the log: a small file can hold gigabytes.
+// † A snapshot with more than the limits in force allow is refused before it goes into the log: a
+// small file can hold gigabytes.
 func TestRestoreThatDoesNotFitIsRefused(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	for i := range 20 {
@@ -364,7 +385,9 @@ func TestRestoreThatDoesNotFitIsRefused(t *testing.T) {
 	n.must(t, fsm.Command{Kind: fsm.KindConfigure, Settings: &limits})
 	before := n.Status().Last
 	err := n.Snapshots().Restore(t.Context(), &file)
-	if !errors.Is(err, peer.ErrRefused) || !strings.Contains(err.Error(), "limits.totalBytes is 10485760") || n.Status().Last != before {
+	if !errors.Is(err, peer.ErrRefused) ||
+		!strings.Contains(err.Error(), "limits.totalBytes is 10485760") ||
+		n.Status().Last != before {
 		t.Errorf("a file of %d bytes: %v, %d further entries", size, err, n.Status().Last-before)
 	}
 }
@@ -376,20 +399,23 @@ func TestOneRestoreAtATime(t *testing.T) {
 	first := make(chan error, 1)
 	go func() { first <- n.Snapshots().Restore(t.Context(), snapshot) }()
 	_, _ = upload.Write([]byte("begun")) // returns when the first one reads
-	if err := n.Snapshots().Restore(t.Context(), &bytes.Buffer{}); !errors.Is(err, peer.ErrNotDone) {
+	if err := n.Snapshots().Restore(t.Context(), &bytes.Buffer{}); !errors.Is(err,
+		peer.ErrNotDone) {
 		t.Errorf("a second one: %v", err)
 	}
 	_ = upload.Close()
 	if err := <-first; !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("the first one: %v", err)
 	}
-	if err := n.Snapshots().Restore(t.Context(), &bytes.Buffer{}); !errors.Is(err, peer.ErrRefused) {
+	if err := n.Snapshots().Restore(t.Context(), &bytes.Buffer{}); !errors.Is(err,
+		peer.ErrRefused) {
 		t.Errorf("after the first one: %v", err)
 	}
 }
 
-// A failed transfer of leadership to a member that cannot be reached is not tried again in the same term before the member keeps up. Raft
-// could take it to be in progress for good, and the node would refuse every proposal when it leads again.
+// A failed transfer of leadership to a member that cannot be reached is not tried again in the same
+// term before the member keeps up. Raft could take it to be in progress for good, and the node
+// would refuse every proposal when it leads again.
 func TestFailedTransferWaitsUntilTheMemberCatchesUp(t *testing.T) {
 	members := startCluster(t, 3)
 	first := leader(t, members...)
@@ -418,7 +444,8 @@ func TestFailedTransferWaitsUntilTheMemberCatchesUp(t *testing.T) {
 	wire.Connect(there.LocalAddr(), there)
 	there.Connect(wire.LocalAddr(), wire)
 	testwait.Until(t, "the member leads once it keeps up", func() bool {
-		_ = first.Membership().Transfer(t.Context(), to) // an error may come although the member leads then
+		// an error may come although the member leads then
+		_ = first.Membership().Transfer(t.Context(), to)
 		return others[0].raftForTest().State() == raft.Leader
 	})
 }

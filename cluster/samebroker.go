@@ -60,13 +60,16 @@ type sameBroker struct {
 	leader  func() raft.ServerID
 	serving func() bool
 
-	rejoined  time.Time                   // when this member was last told to go to another broker; zero for never
+	// when this member was last told to go to another broker; zero for never
+	rejoined  time.Time
 	questions map[raft.ServerID]*question // of the leader: the members' questions
 
 	mu    sync.Mutex
 	heard map[raft.ServerID]peer.Hearing // of the leader
-	alone bool                           // of the leader: more voters are at another broker than at its own
-	err   error                          // wraps ErrOtherBroker; nil if this member is where the others are
+	// of the leader: more voters are at another broker than at its own
+	alone bool
+	// wraps ErrOtherBroker; nil if this member is where the others are
+	err error
 }
 
 // question is the question of a member for which the leader waits.
@@ -90,7 +93,8 @@ func (b *sameBroker) update(now time.Time) {
 func (b *sameBroker) listen(now time.Time) {
 	since := b.broker.DeliveringSince()
 	questions, hearings := make(map[raft.ServerID]*question), make(map[raft.ServerID]peer.Hearing)
-	together, elsewhere := 1, make(map[int]int) // voters that answer: at this broker, and at others by place
+	// voters that answer: at this broker, and at others by place
+	together, elsewhere := 1, make(map[int]int)
 	for _, server := range b.servers() {
 		status, answered := b.peers.Of(server.ID)
 		if server.ID == b.id || !answered || !status.BrokerUp || status.Question == 0 {
@@ -118,7 +122,8 @@ func (b *sameBroker) listen(now time.Time) {
 	for place, voters := range elsewhere {
 		if voters > together || voters == together && place < own {
 			b.alone = true
-			b.err = fmt.Errorf("%w: this node leads at address %d of broker.addresses, and %d voters are at address %d",
+			b.err = fmt.Errorf(
+				"%w: this node leads at address %d of broker.addresses, and %d voters are at address %d",
 				ErrOtherBroker, own+1, voters, place+1)
 		}
 	}
@@ -131,7 +136,8 @@ func (b *sameBroker) judge(asked *question, newest uint64, now time.Time) peer.H
 	case b.broker.Heard(asked.number) || b.broker.Heard(newest):
 		*asked = question{number: newest, since: now}
 		return peer.Heard
-	case newest != asked.number && now.Sub(asked.since) >= unheardLimit && b.broker.Delivered(asked.since.Add(unheardLimit/2)):
+	case newest != asked.number && now.Sub(asked.since) >= unheardLimit &&
+		b.broker.Delivered(asked.since.Add(unheardLimit/2)):
 		*asked = question{number: newest, since: now, lost: asked.lost + 1}
 	}
 	if asked.lost >= lostQuestions {

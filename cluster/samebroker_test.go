@@ -132,7 +132,8 @@ func TestLeaderAloneAtAnotherBrokerHandsOver(t *testing.T) {
 	testwait.Until(t, "it says that it is alone", func() bool {
 		return errors.Is(old.Status().OtherBroker, ErrOtherBroker)
 	})
-	next := leader(t, slices.DeleteFunc(slices.Clone(members), func(m *member) bool { return m == old })...)
+	next := leader(t, slices.DeleteFunc(slices.Clone(members),
+		func(m *member) bool { return m == old })...)
 	if went := plant.awaitTogether(t, members); len(went) != 1 || went[old.ID()] != 0 {
 		t.Errorf("who went where: %v", went)
 	}

@@ -12,7 +12,8 @@ import (
 	"holdfast/fsm"
 )
 
-// self is what this member knows of itself, and of the cluster by its own raft. It is safe for concurrent use.
+// self is what this member knows of itself, and of the cluster by its own raft. It is safe for
+// concurrent use.
 type self struct {
 	raft.Server // id and address by which the others know this member
 	raft        *raft.Raft
@@ -48,7 +49,8 @@ func (s *self) leader() raft.ServerID {
 	return id
 }
 
-// callLeader calls the leader that this member knows. The error is ErrNotLeader if it knows none or is itself the leader.
+// callLeader calls the leader that this member knows. The error is ErrNotLeader if it knows none or
+// is itself the leader.
 func (s *self) callLeader(ctx context.Context, method peer.Method, request []byte) ([]byte, error) {
 	id := s.leader()
 	leader, known := peer.Find(s.servers(), id)
@@ -121,16 +123,21 @@ func (s *self) status() peer.Status {
 	question, place := s.broker.Asked()
 	heard, alone := s.heard()
 	return peer.Status{
-		ID: s.ID, Address: s.Address, HasState: len(servers) > 0 || s.raft.LastIndex() > 0, State: s.raftState(), Leader: s.leader(), Servers: servers,
-		Term: s.raft.CurrentTerm(), LastIndex: s.raft.LastIndex(), LastTerm: s.lastTerm(), Commit: s.raft.CommitIndex(),
-		Applied: s.applied(), Contact: contact, Version: fsm.Version, BrokerUp: s.brokerDownFor() == 0, DiskLow: s.diskLow(),
+		ID: s.ID, Address: s.Address, HasState: len(servers) > 0 || s.raft.LastIndex() > 0,
+		State: s.raftState(), Leader: s.leader(), Servers: servers,
+		Term: s.raft.CurrentTerm(), LastIndex: s.raft.LastIndex(), LastTerm: s.lastTerm(),
+		Commit:  s.raft.CommitIndex(),
+		Applied: s.applied(), Contact: contact, Version: fsm.Version,
+		BrokerUp: s.brokerDownFor() == 0, DiskLow: s.diskLow(),
 		Wall: s.wall(), Acknowledged: s.acknowledged(),
-		Question: question, Place: place, Heard: heard, AutoTotalBytes: s.autoTotalBytes, Alone: alone,
+		Question: question, Place: place, Heard: heard, AutoTotalBytes: s.autoTotalBytes,
+		Alone: alone,
 	}
 }
 
-// standing returns what this node knows of an id, with the member's address if it is Known. If this node has no leader or is not a member itself, its
-// configuration may be stale. An unlisted id is then Possible: it may be the new leader, which must be able to replicate to this node.
+// standing returns what this node knows of an id, with the member's address if it is Known. If this
+// node has no leader or is not a member itself, its configuration may be stale. An unlisted id is
+// then Possible: it may be the new leader, which must be able to replicate to this node.
 func (s *self) standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	servers := s.servers()
 	if server, known := peer.Find(servers, id); known {

@@ -17,16 +17,19 @@ import (
 
 // Snapshots takes, saves and restores snapshots of the state. It is safe for concurrent use.
 type Snapshots struct {
-	state       *replica.Replica
-	snapshot    func() error // has raft take a snapshot and compact the log; returns when both are done
-	minBytes    int64        // the least bytes of log entries that are applied before a snapshot is taken
+	state *replica.Replica
+	// has raft take a snapshot and compact the log; returns when both are done
+	snapshot func() error
+	// the least bytes of log entries that are applied before a snapshot is taken
+	minBytes    int64
 	newestBytes func() int64 // the size of the newest snapshot
 	metrics     *Metrics
 	log         *slog.Logger
 
 	restoring sync.Mutex // held by Restore, so that only one snapshot at a time is in memory
 
-	// Only Restore uses the fields below. It holds the lock of members, so that no member is added or removed meanwhile.
+	// Only Restore uses the fields below. It holds the lock of members, so that no member is added
+	// or removed meanwhile.
 	members interface {
 		Lock(ctx context.Context) error
 		Unlock()
@@ -59,16 +62,19 @@ func (s *Snapshots) isDue() bool {
 	return s.state.BytesSinceSnapshot() >= logBeforeSnapshot(s.minBytes, s.newestBytes())
 }
 
-// maxLogFactor bounds logBeforeSnapshot, in multiples of Config.SnapshotBytes: a node that starts applies the whole log after its snapshot.
+// maxLogFactor bounds logBeforeSnapshot, in multiples of Config.SnapshotBytes: a node that starts
+// applies the whole log after its snapshot.
 const maxLogFactor = 4
 
-// logBeforeSnapshot returns how many bytes of log are applied before the next snapshot is taken. Within bounds, that is the size of the newest snapshot,
-// so that snapshots write no more bytes than the log does.
+// logBeforeSnapshot returns how many bytes of log are applied before the next snapshot is taken.
+// Within bounds, that is the size of the newest snapshot, so that snapshots write no more bytes
+// than the log does.
 func logBeforeSnapshot(minBytes, newestBytes int64) int64 {
 	return min(max(newestBytes, minBytes), maxLogFactor*minBytes)
 }
 
-// Create writes a snapshot into the snapshot store and compacts the log up to it, but keeps the newest Config.TrailingEntries entries. It waits for both.
+// Create writes a snapshot into the snapshot store and compacts the log up to it, but keeps the
+// newest Config.TrailingEntries entries. It waits for both.
 func (s *Snapshots) Create() error {
 	start := time.Now()
 	err := s.snapshot()
@@ -82,7 +88,8 @@ func (s *Snapshots) Create() error {
 	return nil
 }
 
-// Save writes a consistent, checksummed snapshot of this member's state. It returns the index of the last log entry that the snapshot covers.
+// Save writes a consistent, checksummed snapshot of this member's state. It returns the index of
+// the last log entry that the snapshot covers.
 func (s *Snapshots) Save(w io.Writer) (uint64, error) {
 	snapshot := s.state.Capture()
 	defer snapshot.Release()

@@ -33,13 +33,17 @@ func TestFlippedBitHalts(t *testing.T) {
 		t.Fatal(err)
 	}
 	exits := make(chan error, 16)
-	checked := raftlog.NewCheckedLog(store, raftlog.Guard{Deadline: time.Minute, Exit: func(err error) { exits <- err }}, 100)
+	checked := raftlog.NewCheckedLog(store,
+		raftlog.Guard{Deadline: time.Minute, Exit: func(err error) { exits <- err }}, 100)
 	damaged := log
-	if err := checked.GetLog(last, &log); err != nil || log.Data != nil || !errors.Is(<-exits, fsm.ErrDamaged) {
-		t.Errorf("read: %v, %+v", err, log) // raft would panic on an error, and the entry must not be applied
+	if err := checked.GetLog(last, &log); err != nil || log.Data != nil ||
+		!errors.Is(<-exits, fsm.ErrDamaged) {
+		// raft would panic on an error, and the entry must not be applied
+		t.Errorf("read: %v, %+v", err, log)
 	}
 	log = damaged
-	if err := checked.StoreLog(&log); !errors.Is(err, fsm.ErrDamaged) || !errors.Is(<-exits, fsm.ErrDamaged) {
+	if err := checked.StoreLog(&log); !errors.Is(err, fsm.ErrDamaged) ||
+		!errors.Is(<-exits, fsm.ErrDamaged) {
 		t.Errorf("stored: %v", err)
 	}
 	config := DefaultConfig()
@@ -59,7 +63,8 @@ func TestFlippedBitHalts(t *testing.T) {
 	}
 }
 
-// A node that ended between the term and the first entry of its bootstrap bootstraps the cluster when it starts again.
+// A node that ended between the term and the first entry of its bootstrap bootstraps the cluster
+// when it starts again.
 func TestInterruptedBootstrapIsDoneAgain(t *testing.T) {
 	stores := memoryStores()
 	if err := stores.Stable.SetUint64([]byte("CurrentTerm"), 1); err != nil {
@@ -68,7 +73,8 @@ func TestInterruptedBootstrapIsDoneAgain(t *testing.T) {
 	leader(t, startMember(t, NewNetwork(), "n1", servers("n1"), stores)).must(t, set("k", "v"))
 }
 
-// A log with a hole, as it is left when the newest snapshot turns out to be damaged, is refused with ErrIncomplete, not with a panic.
+// A log with a hole, as it is left when the newest snapshot turns out to be damaged, is refused
+// with ErrIncomplete, not with a panic.
 func TestLogWithAHoleIsRefused(t *testing.T) {
 	stores := memoryStores()
 	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores)

@@ -47,7 +47,8 @@ type verifier struct {
 	observe func(Verification) // is called with each comparison of run
 	log     *slog.Logger
 
-	differ atomic.Pointer[Verification] // the last comparison, if replicas differed in it and this node leads
+	// the last comparison, if replicas differed in it and this node leads
+	differ atomic.Pointer[Verification]
 }
 
 const (
@@ -79,7 +80,8 @@ func (v *verifier) run(ctx context.Context) error {
 		switch {
 		case !verification.Agree:
 			v.differ.Store(&verification)
-			v.log.Error("the replicas differ: see \"replicas that differ\" in the documentation", "index", verification.Index, "hashes", verification.Hashes)
+			v.log.Error("the replicas differ: see \"replicas that differ\" in the documentation",
+				"index", verification.Index, "hashes", verification.Hashes)
 		case verification.Complete:
 			v.differ.Store(nil)
 		}
@@ -98,13 +100,15 @@ func (v *verifier) divergence() error {
 			hashes = append(hashes, state.Member+" has "+state.Hash)
 		}
 	}
-	return fmt.Errorf("%w at log index %d: %s", ErrReplicasDiffer, found.Index, strings.Join(hashes, ", "))
+	return fmt.Errorf("%w at log index %d: %s", ErrReplicasDiffer, found.Index,
+		strings.Join(hashes, ", "))
 }
 
 // ErrReplicasDiffer says that replicas have different states at the same log index.
 var ErrReplicasDiffer = errors.New("cluster: the replicas differ")
 
-// verify compares the states of all replicas at one index. The error is ErrNotLeader on any other node than the leader.
+// verify compares the states of all replicas at one index. The error is ErrNotLeader on any other
+// node than the leader.
 func (v *verifier) verify(ctx context.Context) (Verification, error) {
 	_, index, err := v.execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
 	if err != nil {
@@ -133,7 +137,8 @@ func (v *verifier) verify(ctx context.Context) (Verification, error) {
 		})
 	}
 	asking.Wait()
-	slices.SortFunc(verification.Hashes, func(a, b StateHash) int { return peer.CompareNames(a.Member, b.Member) })
+	slices.SortFunc(verification.Hashes,
+		func(a, b StateHash) int { return peer.CompareNames(a.Member, b.Member) })
 	first := ""
 	for _, state := range verification.Hashes {
 		switch {
@@ -148,7 +153,8 @@ func (v *verifier) verify(ctx context.Context) (Verification, error) {
 	return verification, nil
 }
 
-// handleHash waits until the state has reached the index in the request, and returns the state's hash at that index.
+// handleHash waits until the state has reached the index in the request, and returns the state's
+// hash at that index.
 func (v *verifier) handleHash(ctx context.Context, request []byte) ([]byte, error) {
 	const patience = 5 * time.Second
 	if len(request) != 8 {

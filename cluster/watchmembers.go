@@ -25,15 +25,17 @@ type lastSeen struct {
 	broker     string // error of sameBroker.check
 }
 
-// memberWatch polls the other members. It updates the cluster clock, logs changes, reports this node's new address, and ends the process if this node was
-// removed. run belongs to one goroutine; the other methods are safe for concurrent use.
+// memberWatch polls the other members. It updates the cluster clock, logs changes, reports this
+// node's new address, and ends the process if this node was removed. run belongs to one goroutine;
+// the other methods are safe for concurrent use.
 type memberWatch struct {
-	self           raft.Server          // id and address of this member
-	servers        func() []raft.Server // all members
-	leader         func() raft.ServerID // that this node hears of; empty for none
-	applied        func() uint64        // index of the last entry in the state
-	client         peer.Client
-	maxClockOffset time.Duration // how far the wall clock may be off the cluster clock without a warning
+	self    raft.Server          // id and address of this member
+	servers func() []raft.Server // all members
+	leader  func() raft.ServerID // that this node hears of; empty for none
+	applied func() uint64        // index of the last entry in the state
+	client  peer.Client
+	// how far the wall clock may be off the cluster clock without a warning
+	maxClockOffset time.Duration
 	election       time.Duration // election timeout
 	lastIndex      func() uint64 // of the log
 	exit           func(error)   // ends the process
@@ -48,7 +50,8 @@ type memberWatch struct {
 	start   func(func()) bool // starts a goroutine that the node waits for
 }
 
-// run polls every peer.PollInterval, or every catchUpInterval while this node is behind, until the context ends.
+// run polls every peer.PollInterval, or every catchUpInterval while this node is behind, until the
+// context ends.
 func (w *memberWatch) run(ctx context.Context) {
 	const catchUpInterval = peer.PollInterval / 4
 	timer := time.NewTimer(0)
@@ -80,7 +83,8 @@ func (w *memberWatch) run(ctx context.Context) {
 	}
 }
 
-// poll asks the other members for their status, and logs which members do not answer any more or answer again.
+// poll asks the other members for their status, and logs which members do not answer any more or
+// answer again.
 func (w *memberWatch) poll(ctx context.Context) {
 	answered := w.peers.Poll(ctx, peer.PollInterval)
 	earlier, first := w.recordAnswers(answered)
@@ -103,24 +107,29 @@ func (w *memberWatch) poll(ctx context.Context) {
 	}
 }
 
-// behind reports whether this node has not yet applied what the leader had applied at the poll before the latest one, or was never compared with the leader. It
-// is false on a leader that accepts commands.
+// behind reports whether this node has not yet applied what the leader had applied at the poll
+// before the latest one, or was never compared with the leader. It is false on a leader that
+// accepts commands.
 func (w *memberWatch) behind() bool { return w.peers.IsBehind() && !w.serving() }
 
-// recordAnswers stores the answers to this poll and returns the answers to the previous one. first says that there was no previous poll.
-func (w *memberWatch) recordAnswers(answered map[raft.ServerID]peer.Answer) (before map[raft.ServerID]peer.Answer, first bool) {
+// recordAnswers stores the answers to this poll and returns the answers to the previous one. first
+// says that there was no previous poll.
+func (w *memberWatch) recordAnswers(answered map[raft.ServerID]peer.Answer) (
+	before map[raft.ServerID]peer.Answer, first bool,
+) {
 	before, first = w.peers.Keep(answered)
 	w.clock.update(answered, w.servers(), w.self.ID)
 	return before, first
 }
 
-// waitForClockQuorum waits until the wall clocks of a majority of the voters, this node included, are known. Without them a leader could not judge a
-// client's timestamp.
+// waitForClockQuorum waits until the wall clocks of a majority of the voters, this node included,
+// are known. Without them a leader could not judge a client's timestamp.
 func (w *memberWatch) waitForClockQuorum(ctx context.Context) error {
 	const retry = 50 * time.Millisecond
 	for w.clock.now() == 0 {
 		// The answers are not given to peers.Keep: run compares only those of its own polls.
-		if w.clock.update(w.peers.Poll(ctx, w.election), w.servers(), w.self.ID); w.clock.now() != 0 {
+		if w.clock.update(w.peers.Poll(ctx, w.election), w.servers(),
+			w.self.ID); w.clock.now() != 0 {
 			break
 		}
 		if !backoff.Pause(ctx, retry) {
@@ -130,11 +139,13 @@ func (w *memberWatch) waitForClockQuorum(ctx context.Context) error {
 	return nil
 }
 
-// clockOffset returns how far this node's wall clock is ahead of the cluster's, and an error when that is more than it may be.
+// clockOffset returns how far this node's wall clock is ahead of the cluster's, and an error when
+// that is more than it may be.
 func (w *memberWatch) clockOffset() (time.Duration, error) {
 	offset := w.clock.ahead()
 	if offset.Abs() > w.maxClockOffset {
-		return offset, fmt.Errorf("wall clock differs from the cluster clock by %v (limit %v): synchronize this host's clock", offset, w.maxClockOffset)
+		return offset, fmt.Errorf(
+			"wall clock differs from the cluster clock by %v (limit %v): synchronize this host's clock", offset, w.maxClockOffset)
 	}
 	return offset, nil
 }
@@ -166,7 +177,8 @@ func (w *memberWatch) logBroker(last *lastSeen) {
 	last.broker = now
 }
 
-// logMembers logs the members when they have changed, and calls leaderChanged when another one leads.
+// logMembers logs the members when they have changed, and calls leaderChanged when another one
+// leads.
 func (w *memberWatch) logMembers(last *lastSeen) {
 	if leader := w.leader(); leader != "" && leader != last.leader {
 		last.leader = leader
@@ -180,25 +192,31 @@ func (w *memberWatch) logMembers(last *lastSeen) {
 	w.log.Info("the members are now", "servers", servers)
 }
 
-// announceAddress asks the leader, through any member that answers, to change this member's address if the members know another one. A leader changes its own:
-// see Membership.UpdateOwnAddress.
+// announceAddress asks the leader, through any member that answers, to change this member's address
+// if the members know another one. A leader changes its own: see Membership.UpdateOwnAddress.
 func (w *memberWatch) announceAddress(ctx context.Context) {
 	servers := w.servers()
 	server, member := peer.Find(servers, w.self.ID)
 	if !member || server.Address == w.self.Address || w.serving() {
 		return
 	}
-	request, err := json.Marshal(membership.JoinRequest{ID: w.self.ID, Address: w.self.Address, Version: fsm.Version})
+	request, err := json.Marshal(membership.JoinRequest{
+		ID: w.self.ID, Address: w.self.Address,
+		Version: fsm.Version,
+	})
 	if err != nil {
 		return // strings always encode
 	}
 	w.callAnyMember(ctx, peer.MethodJoin, request)
 }
 
-// callAnyMember sends a request to all other members and returns the first successful response, or nil if all calls fail, at the latest after
-// peer.PollInterval. A call does not name the id of the called member, so that a node that was
-// removed may make it, too. Such a call can only have a method that is peer.Method.Public.
-func (w *memberWatch) callAnyMember(ctx context.Context, method peer.Method, request []byte) []byte {
+// callAnyMember sends a request to all other members and returns the first successful response, or
+// nil if all calls fail, at the latest after peer.PollInterval. A call does not name the id of the
+// called member, so that a node that was removed may make it, too. Such a call can only have a
+// method that is peer.Method.Public.
+func (w *memberWatch) callAnyMember(ctx context.Context, method peer.Method,
+	request []byte,
+) []byte {
 	ctx, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	defer cancel()
 	others := peer.Others(w.servers(), w.self.ID)
@@ -227,11 +245,12 @@ func (w *memberWatch) callAnyMember(ctx context.Context, method peer.Method, req
 	return nil
 }
 
-// maxIsolatedPolls is how many consecutive polls a node may be without a leader, or missing from its own configuration,
-// before it asks whether it was removed.
+// maxIsolatedPolls is how many consecutive polls a node may be without a leader, or missing from
+// its own configuration, before it asks whether it was removed.
 const maxIsolatedPolls = 3
 
-// countIsolatedPolls returns count+1 if this node has no leader or is missing from its own configuration, otherwise 0.
+// countIsolatedPolls returns count+1 if this node has no leader or is missing from its own
+// configuration, otherwise 0.
 func (w *memberWatch) countIsolatedPolls(count int) int {
 	servers := w.servers()
 	_, member := peer.Find(servers, w.self.ID)
@@ -244,7 +263,8 @@ func (w *memberWatch) countIsolatedPolls(count int) int {
 // ErrRemoved says that this node is no longer a member.
 var ErrRemoved = errors.New("this node was removed from the cluster: to rejoin, stop it, empty its data folder, and restart it")
 
-// checkRemoved ends the process when the leader, asked through any member that answers, says that this node is no member.
+// checkRemoved ends the process when the leader, asked through any member that answers, says that
+// this node is no member.
 func (w *memberWatch) checkRemoved(ctx context.Context) {
 	if string(w.callAnyMember(ctx, peer.MethodIsMember, []byte(w.self.ID))) == "false" {
 		w.exit(ErrRemoved)

@@ -25,12 +25,14 @@ type watched struct {
 	calls []peer.Method // what it called besides MethodPeerStatus
 }
 
-// watch runs a memberWatch in a bubble until the test ends. leader is the leader that it hears of, servers its configuration, and isMember the answer
-// of all members to MethodIsMember.
+// watch runs a memberWatch in a bubble until the test ends. leader is the leader that it hears of,
+// servers its configuration, and isMember the answer of all members to MethodIsMember.
 func watch(t *testing.T, servers []raft.Server, leader raft.ServerID, isMember string) *watched {
 	t.Helper()
 	w := &watched{exits: make(chan error, 1)}
-	client := peerFunc(func(_ context.Context, _ raft.Server, method peer.Method, _ []byte) ([]byte, error) {
+	client := peerFunc(func(_ context.Context, _ raft.Server, method peer.Method, _ []byte) ([]byte,
+		error,
+	) {
 		if method == peer.MethodPeerStatus {
 			return nil, peer.ErrUnreachable
 		}
@@ -45,18 +47,22 @@ func watch(t *testing.T, servers []raft.Server, leader raft.ServerID, isMember s
 	list := func() []raft.Server { return servers }
 	monotonic := func() time.Duration { return time.Hour }
 	w.memberWatch = &memberWatch{
-		self: raft.Server{ID: "self", Address: "self"}, servers: list, leader: func() raft.ServerID { return leader }, applied: func() uint64 { return 1 },
-		client: client, maxClockOffset: time.Hour, election: time.Second, leaderChanged: func() {}, log: slog.New(slog.DiscardHandler),
+		self: raft.Server{ID: "self", Address: "self"}, servers: list,
+		leader: func() raft.ServerID { return leader }, applied: func() uint64 { return 1 },
+		client: client, maxClockOffset: time.Hour, election: time.Second, leaderChanged: func() {},
+		log: slog.New(slog.DiscardHandler),
 		exit: func(err error) {
 			select {
 			case w.exits <- err:
 			default:
 			}
 		},
-		peers: peer.NewStatuses("self", client, list, monotonic), clock: newClusterClock(Clock{Wall: func() int64 { return 1 }, Monotonic: monotonic}),
+		peers:   peer.NewStatuses("self", client, list, monotonic),
+		clock:   newClusterClock(Clock{Wall: func() int64 { return 1 }, Monotonic: monotonic}),
 		serving: func() bool { return false },
 		sameBroker: &sameBroker{
-			id: "self", broker: &fakeBroker{}, peers: peer.NewStatuses("self", client, list, monotonic), servers: list,
+			id: "self", broker: &fakeBroker{},
+			peers: peer.NewStatuses("self", client, list, monotonic), servers: list,
 			leader: func() raft.ServerID { return leader }, serving: func() bool { return false },
 		},
 		start: func(work func()) bool {
@@ -83,8 +89,9 @@ func (w *watched) called(method peer.Method) bool {
 	return slices.Contains(w.calls, method)
 }
 
-// † A node ends its process when the leader says, through any member, that the node is no member. It asks only after it has heard of no leader, or
-// was missing from its own configuration, for several polls. Silence of the others is no answer.
+// † A node ends its process when the leader says, through any member, that the node is no member.
+// It asks only after it has heard of no leader, or was missing from its own configuration, for
+// several polls. Silence of the others is no answer.
 func TestOnlyTheLeadersWordEndsARemovedNode(t *testing.T) {
 	for name, test := range map[string]struct {
 		servers  []raft.Server
@@ -93,10 +100,19 @@ func TestOnlyTheLeadersWordEndsARemovedNode(t *testing.T) {
 		asks     bool
 		exits    bool
 	}{
-		"a member that hears of a leader":     {serversOf("self", "a", "b"), "a", "false", false, false},
-		"a removed node":                      {serversOf("a", "b"), "a", "false", true, true},
-		"a node without a leader, removed":    {serversOf("self", "a", "b"), "", "false", true, true},
-		"a node without a leader, a member":   {serversOf("self", "a", "b"), "", "true", true, false},
+		"a member that hears of a leader": {
+			serversOf("self", "a", "b"), "a", "false", false,
+			false,
+		},
+		"a removed node": {serversOf("a", "b"), "a", "false", true, true},
+		"a node without a leader, removed": {
+			serversOf("self", "a", "b"), "", "false", true,
+			true,
+		},
+		"a node without a leader, a member": {
+			serversOf("self", "a", "b"), "", "true", true,
+			false,
+		},
 		"a node without a leader, no answers": {serversOf("self", "a", "b"), "", "", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +141,8 @@ func TestOnlyTheLeadersWordEndsARemovedNode(t *testing.T) {
 	}
 }
 
-// A member whose address has changed asks to have it changed in the configuration. One whose address is in the configuration asks nothing.
+// A member whose address has changed asks to have it changed in the configuration. One whose
+// address is in the configuration asks nothing.
 func TestMemberAnnouncesItsNewAddress(t *testing.T) {
 	for name, test := range map[string]struct {
 		address raft.ServerAddress // in the configuration
@@ -136,7 +153,8 @@ func TestMemberAnnouncesItsNewAddress(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				servers := append(serversOf("a", "b"), raft.Server{ID: "self", Address: test.address})
+				servers := append(serversOf("a", "b"),
+					raft.Server{ID: "self", Address: test.address})
 				w := watch(t, servers, "a", "true")
 				time.Sleep(peer.PollInterval)
 				synctest.Wait()
@@ -153,8 +171,10 @@ func TestChangeOfLeaderIsCountedOnce(t *testing.T) {
 	var changes atomic.Int32
 	leader := raft.ServerID("a")
 	w := memberWatch{
-		servers: func() []raft.Server { return nil }, leader: func() raft.ServerID { return leader }, leaderChanged: func() { changes.Add(1) },
-		log: slog.New(slog.DiscardHandler),
+		servers:       func() []raft.Server { return nil },
+		leader:        func() raft.ServerID { return leader },
+		leaderChanged: func() { changes.Add(1) },
+		log:           slog.New(slog.DiscardHandler),
 	}
 	var last lastSeen
 	for _, leader = range []raft.ServerID{"a", "a", "", "a", "b", "b", "", "a"} {

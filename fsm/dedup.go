@@ -11,7 +11,8 @@ import (
 	"holdfast/hlc"
 )
 
-// dedupEntry is the outcome of a request that is remembered so that a copy of the request gets the same reply and has no effect.
+// dedupEntry is the outcome of a request that is remembered so that a copy of the request gets the
+// same reply and has no effect.
 type dedupEntry struct {
 	id      RequestID
 	index   uint64 // of the log entry that decided it, or of the Restore that brought it
@@ -31,14 +32,16 @@ const (
 	dedupFlagsEnd         // the first bit without a meaning
 )
 
-// dedup is the table of outcomes. An outcome leaves it when its lifetime is over and for no other reason: if crowding could
-// push it out, a flood by one client would let another client's redelivered write take effect twice.
+// dedup is the table of outcomes. An outcome leaves it when its lifetime is over and for no other
+// reason: if crowding could push it out, a flood by one client would let another client's
+// redelivered write take effect twice.
 //
-// Outcomes are stored in chunks, and chunks belong to groups of outcomes that are due together (expiryGroup). A stored outcome never changes, so a
-// snapshot needs no copy. A map has the place of each outcome. An outcome that is prolonged is stored again, and its old place becomes stale.
+// Outcomes are stored in chunks, and chunks belong to groups of outcomes that are due together
+// (expiryGroup). A stored outcome never changes, so a snapshot needs no copy. A map has the place
+// of each outcome. An outcome that is prolonged is stored again, and its old place becomes stale.
 //
-// A tenth of limits.dedupEntries is the reserve. Only refusals, the outcomes of requests that were not executed, use it (hasReserve); all other outcomes
-// share the rest (hasRoom).
+// A tenth of limits.dedupEntries is the reserve. Only refusals, the outcomes of requests that were
+// not executed, use it (hasReserve); all other outcomes share the rest (hasRoom).
 type dedup struct {
 	places   map[RequestID]place
 	chunks   chunks
@@ -49,22 +52,28 @@ type dedup struct {
 	lastRead RequestID                      // the greatest id, while a snapshot is read
 }
 
-// An expiryGroup has the outcomes that expire within the same 2^expiryShift ms and share the first expiryIDBits bits of their ids. The bits keep groups short.
+// An expiryGroup has the outcomes that expire within the same 2^expiryShift ms and share the first
+// expiryIDBits bits of their ids. The bits keep groups short.
 const (
 	expiryShift  = 10
 	expiryIDBits = 6
 )
 
-// maxExpiredOutcomes bounds how many outcomes one log entry removes. Outcomes beyond it are removed by later entries.
+// maxExpiredOutcomes bounds how many outcomes one log entry removes. Outcomes beyond it are removed
+// by later entries.
 const maxExpiredOutcomes = 50_000
 
 func newDedup() dedup {
-	return dedup{places: make(map[RequestID]place), clients: make(map[uint64]int64), replies: newReplyTable()}
+	return dedup{
+		places: make(map[RequestID]place), clients: make(map[uint64]int64),
+		replies: newReplyTable(),
+	}
 }
 
 func clientHash(clientID string) uint64 { return xxhash.Sum64String(clientID) }
 
-// dedupShare returns how many outcomes of one client, including its refusals, may be in the table: at most half of it.
+// dedupShare returns how many outcomes of one client, including its refusals, may be in the table:
+// at most half of it.
 func (l *Limits) dedupShare() int64 {
 	half := l.DedupEntries / 2
 	if l.DedupPerClient > 0 {
@@ -78,7 +87,8 @@ func (d *dedup) hasReserve(client uint64, limits *Limits) bool {
 	return d.reserve < limits.DedupEntries/10 && d.clients[client] < limits.dedupShare()
 }
 
-// put remembers an outcome that is not remembered yet. replies is nil except for a transaction (CodeReplies).
+// put remembers an outcome that is not remembered yet. replies is nil except for a transaction
+// (CodeReplies).
 func (d *dedup) put(m dedupEntry, replies *keptReplies) {
 	if m.flags&dedupReserve != 0 {
 		d.reserve++
@@ -121,21 +131,26 @@ func (d *dedup) isLive(m *dedupEntry, at place) bool {
 	return known && live == at
 }
 
-// expiryKey orders outcomes by when they are due: when they expire, rounded up to 2^expiryShift ms. It orders those that are due together by the first
-// expiryIDBits bits of their ids.
+// expiryKey orders outcomes by when they are due: when they expire, rounded up to 2^expiryShift ms.
+// It orders those that are due together by the first expiryIDBits bits of their ids.
 func (m *dedupEntry) expiryKey() int64 {
-	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryIDBits | int64(m.id[0]>>(8-expiryIDBits))
+	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryIDBits |
+		int64(m.id[0]>>(8-expiryIDBits))
 }
 
-// removeExpired removes the groups that are due at now, the oldest first, and at most maxExpiredOutcomes outcomes. Later entries remove the rest. A group is
-// due when all of its outcomes have expired. Until its removal, an expired outcome is still found and still answers copies.
+// removeExpired removes the groups that are due at now, the oldest first, and at most
+// maxExpiredOutcomes outcomes. Later entries remove the rest. A group is due when all of its
+// outcomes have expired. Until its removal, an expired outcome is still found and still answers
+// copies.
 func (d *dedup) removeExpired(now int64) {
 	for left := maxExpiredOutcomes; left > 0; {
 		key, group, ok := d.byExpiry.Min()
 		if !ok || key>>expiryIDBits > now>>expiryShift {
 			return
 		}
-		if left < group.len()-group.stale && !group.sorted { // only some are removed: sort them, because a restored replica has them in another order
+		if left < group.len()-group.stale && !group.sorted {
+			// only some are removed: sort them, because a restored replica has them in another
+			// order
 			group = d.rebuild(key, group)
 		}
 		for group.len() > 0 {
@@ -206,7 +221,9 @@ func (d *dedup) all() iter.Seq[dedupEntry] {
 }
 
 // dedupEntryOf returns the dedup entry of a result. It does not have the replies of a transaction.
-func dedupEntryOf(id RequestID, index uint64, expires int64, client uint64, result *Result) dedupEntry {
+func dedupEntryOf(id RequestID, index uint64, expires int64, client uint64,
+	result *Result,
+) dedupEntry {
 	m := dedupEntry{
 		id: id, index: index, expires: expires, client: client,
 		wall: result.version.Wall, counter: uint32(result.version.Counter),
@@ -222,7 +239,8 @@ func dedupEntryOf(id RequestID, index uint64, expires int64, client uint64, resu
 func (d *dedup) result(m *dedupEntry) Result {
 	result := Result{
 		Code: m.code, Error: m.err, Dialect: m.dialect, Repeat: true,
-		version: hlc.Clock{Wall: m.wall, Counter: uint64(m.counter)}, hasVersion: m.flags&dedupHasVersion != 0,
+		version:    hlc.Clock{Wall: m.wall, Counter: uint64(m.counter)},
+		hasVersion: m.flags&dedupHasVersion != 0,
 	}
 	if m.code == CodeReplies {
 		result.Replies = d.replies.find(m.id).results(m.dialect)
@@ -239,8 +257,8 @@ func (d *dedup) find(id RequestID) (dedupEntry, bool) {
 	return d.chunks.at(at), true
 }
 
-// hasRoom reports whether an outcome of the client, other than a refusal, may be added. A tenth of the table, and a tenth of the client's
-// share, are reserved for refusals.
+// hasRoom reports whether an outcome of the client, other than a refusal, may be added. A tenth of
+// the table, and a tenth of the client's share, are reserved for refusals.
 func (d *dedup) hasRoom(client uint64, limits *Limits) bool {
 	main := limits.DedupEntries - limits.DedupEntries/10
 	share := limits.dedupShare()

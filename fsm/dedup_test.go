@@ -17,13 +17,15 @@ func TestCopiesTakeEffectOnce(t *testing.T) {
 	first := l.do(set)
 	l.do(l.set("k", "2"))
 	again := l.do(set)
-	if !again.Repeat || again.Code != CodeOK || version(again) != version(first) || l.get("k").Value != "2" {
+	if !again.Repeat || again.Code != CodeOK || version(again) != version(first) ||
+		l.get("k").Value != "2" {
 		t.Errorf("copy: %+v, value %q", again, l.get("k").Value)
 	}
 	failing := l.set("f", "1", id(l.newID()), token(l.wall+60_001))
 	l.want("error", l.do(failing), CodeError, ErrorTokenSkew)
 	l.pass(10)
-	l.want("the copy gets the same error although it would pass now", l.do(failing), CodeError, ErrorTokenSkew)
+	l.want("the copy gets the same error although it would pass now", l.do(failing), CodeError,
+		ErrorTokenSkew)
 	withoutID := l.set("n", "1")
 	if a, b := l.do(withoutID), l.do(withoutID); version(a) == version(b) {
 		t.Error("a request without id takes effect as often as it arrives")
@@ -37,8 +39,8 @@ func TestCopiesTakeEffectOnce(t *testing.T) {
 	}
 }
 
-// † A copy prolongs its outcome: the broker may deliver the same copy again later. Members that apply the
-// same log forget the same outcomes, restored from a snapshot or not.
+// † A copy prolongs its outcome: the broker may deliver the same copy again later. Members that
+// apply the same log forget the same outcomes, restored from a snapshot or not.
 func TestCopyProlongsItsOutcome(t *testing.T) {
 	l := newLeader(t)
 	set := l.set("k", "1", id(l.newID()))
@@ -71,8 +73,9 @@ func TestCopyProlongsItsOutcome(t *testing.T) {
 	}
 }
 
-// † An outcome leaves the table by its lifetime only. No client may fill more than half of it. When a client's share is full, its further writes are
-// refused, and the refusal is an outcome like others.
+// † An outcome leaves the table by its lifetime only. No client may fill more than half of it. When
+// a client's share is full, its further writes are refused, and the refusal is an outcome like
+// others.
 func TestDedupIsNotEvictedByCrowding(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.DedupEntries = 20 })
@@ -95,10 +98,12 @@ func TestDedupIsNotEvictedByCrowding(t *testing.T) {
 	if r := l.do(early); !r.Repeat {
 		t.Error("an early outcome was crowded out")
 	}
-	l.want("another client still has room", l.do(l.set("k", "other", id(l.newID()), from("other"))), CodeOK, NoError)
+	l.want("another client still has room", l.do(l.set("k", "other", id(l.newID()), from("other"))),
+		CodeOK, NoError)
 	l.want("a refusal stays a refusal", l.do(refused), CodeError, ErrorOverloaded)
 	l.pass(200_000)
-	l.want("after the lifetime there is room again", l.do(l.set("k", "later", id(l.newID()))), CodeOK, NoError)
+	l.want("after the lifetime there is room again", l.do(l.set("k", "later", id(l.newID()))),
+		CodeOK, NoError)
 }
 
 // A client that fills its share of the outcomes is refused, and no other client notices.
@@ -113,7 +118,8 @@ func TestClientWithAFullDedupShareIsRefused(t *testing.T) {
 		t.Errorf("results %v", results)
 	}
 	for range 9 {
-		l.want("another client", l.do(l.set("k", "v", id(l.newID()), from("other"))), CodeOK, NoError)
+		l.want("another client", l.do(l.set("k", "v", id(l.newID()), from("other"))), CodeOK,
+			NoError)
 	}
 	limits := Limits{DedupEntries: 100, DedupPerClient: 80}
 	if share := limits.dedupShare(); share != 50 {
@@ -130,8 +136,8 @@ func inOrder(d *dedup) (all []dedupEntry) {
 	return all
 }
 
-// If more outcomes have expired than one entry removes, every replica removes the same ones, whether it recorded them one by one
-// or restored them from a snapshot.
+// If more outcomes have expired than one entry removes, every replica removes the same ones,
+// whether it recorded them one by one or restored them from a snapshot.
 func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 	live := newDedup()
 	for i := range uint32(maxExpiredOutcomes + 1000) {
@@ -150,7 +156,8 @@ func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 	}
 }
 
-// The state machine remembers a silent refusal as an outcome, and gives no answer to the request or to its copies.
+// The state machine remembers a silent refusal as an outcome, and gives no answer to the request or
+// to its copies.
 func TestSilentRefusalIsRememberedAndUnanswered(t *testing.T) {
 	l := newLeader(t)
 	done, late := l.set("k", "1", id(l.newID())), l.set("k", "2", id(l.newID()))
@@ -159,10 +166,12 @@ func TestSilentRefusalIsRememberedAndUnanswered(t *testing.T) {
 		if again := l.do(done.Refusal(true)); !again.Repeat || version(again) != version(first) {
 			t.Errorf("silent refusal of a request that is done: %+v", again)
 		}
-		l.want("silent refusal of a request that is not done", l.do(late.Refusal(true)), CodeNoReply, NoError)
+		l.want("silent refusal of a request that is not done", l.do(late.Refusal(true)),
+			CodeNoReply, NoError)
 		l.want("a copy of it", l.do(late), CodeNoReply, NoError)
 	}
-	if result, _, known := l.m.Remembered(late.ID); !known || result.Code != CodeNoReply || l.get("k").Value != "1" {
+	if result, _, known := l.m.Remembered(late.ID); !known || result.Code != CodeNoReply ||
+		l.get("k").Value != "1" {
 		t.Errorf("%+v, %v, value %q", result, known, l.get("k").Value)
 	}
 	if !bytes.Equal(l.snapshot(), snapshotOf(t, func() *Machine {
@@ -176,12 +185,17 @@ func TestSilentRefusalIsRememberedAndUnanswered(t *testing.T) {
 	}
 }
 
-// A policy in the log that this build does not accept was written by another build. The error is ErrUnknown: this node has to be upgraded.
+// A policy in the log that this build does not accept was written by another build. The error is
+// ErrUnknown: this node has to be upgraded.
 func TestPolicyThatDoesNotCompileIsUnknown(t *testing.T) {
-	rule := &policy.Rule{Resources: []policy.Resource{{Access: policy.Write, KeyType: policy.Pattern, Keys: []string{"["}}}}
+	rule := &policy.Rule{Resources: []policy.Resource{{
+		Access:  policy.Write,
+		KeyType: policy.Pattern, Keys: []string{"["},
+	}}}
 	entry := appendMessage(nil, 7, func(b []byte) []byte {
 		return appendMessage(appendUint(b, 1, uint64(KindConfigure)), 27, func(b []byte) []byte {
-			return appendMessage(appendUint(b, 13, 1), 14, func(b []byte) []byte { return appendRule(b, rule) })
+			return appendMessage(appendUint(b, 13, 1), 14,
+				func(b []byte) []byte { return appendRule(b, rule) })
 		})
 	})
 	if _, err := DecodeEntry(seal(entry)); !errors.Is(err, ErrUnknown) {
@@ -196,7 +210,8 @@ func TestNewerVersionIsUnknown(t *testing.T) {
 		"later":                        {Kind: KindAdvance, Version: Version + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := DecodeEntry(AppendEntry(nil, &Entry{Commands: []Command{command}})); !errors.Is(err, ErrUnknown) {
+			if _, err := DecodeEntry(AppendEntry(nil,
+				&Entry{Commands: []Command{command}})); !errors.Is(err, ErrUnknown) {
 				t.Errorf("%v", err)
 			}
 		})
@@ -233,8 +248,10 @@ func TestProlongedOutcomesAreBounded(t *testing.T) {
 	if d.removeExpired(208_000); d.len() != len(ids) {
 		t.Errorf("%d outcomes are left before they are due", d.len())
 	}
-	if d.removeExpired(300_000); d.len() != 0 || d.byExpiry.Len() != 0 || len(d.chunks.free) != len(d.chunks.byNumber) {
-		t.Errorf("%d outcomes are left, %d lists, %d of %d chunks", d.len(), d.byExpiry.Len(), len(d.chunks.byNumber)-len(d.chunks.free), len(d.chunks.byNumber))
+	if d.removeExpired(300_000); d.len() != 0 || d.byExpiry.Len() != 0 ||
+		len(d.chunks.free) != len(d.chunks.byNumber) {
+		t.Errorf("%d outcomes are left, %d lists, %d of %d chunks", d.len(), d.byExpiry.Len(),
+			len(d.chunks.byNumber)-len(d.chunks.free), len(d.chunks.byNumber))
 	}
 }
 
@@ -256,7 +273,8 @@ func TestRefusalIsRememberedAsTheOutcome(t *testing.T) {
 	}
 }
 
-// BenchmarkDedup is one request in a table of a million outcomes: it is looked up, remembered, and the oldest one is forgotten.
+// BenchmarkDedup is one request in a table of a million outcomes: it is looked up, remembered, and
+// the oldest one is forgotten.
 func BenchmarkDedup(b *testing.B) {
 	const outcomes, perMillisecond = 1_000_000, 10
 	d, random, n := newDedup(), rand.New(rand.NewPCG(1, 1)), int64(0)

@@ -14,11 +14,13 @@ const (
 	chunkSize  = 1 << chunkShift
 )
 
-// chunk has outcomes of one expiryGroup. A slot is written once, before add returns its place, and never changes. A chunk has 768 bytes,
-// one of Go's size classes. With the due time in each slot it would have 896.
+// chunk has outcomes of one expiryGroup. A slot is written once, before add returns its place, and
+// never changes. A chunk has 768 bytes, one of Go's size classes. With the due time in each slot it
+// would have 896.
 type chunk [chunkSize]slot
 
-// slot is an outcome in 48 bytes. The due time is in dueChunk: it is the cluster time at which all outcomes of the group have expired.
+// slot is an outcome in 48 bytes. The due time is in dueChunk: it is the cluster time at which all
+// outcomes of the group have expired.
 type slot struct {
 	id        RequestID
 	index     uint64
@@ -29,7 +31,8 @@ type slot struct {
 	packed    uint16 // code, error, dialect and flags, at the shifts below
 }
 
-// The bits at which the error, the dialect and the flags begin in slot.packed. The code begins at bit 0.
+// The bits at which the error, the dialect and the flags begin in slot.packed. The code begins at
+// bit 0.
 const (
 	errorShift   = 4
 	dialectShift = 11
@@ -46,20 +49,25 @@ const (
 
 // slotOf packs an outcome for a group with this due time.
 func slotOf(e *dedupEntry, due int64) slot {
-	packed := uint16(e.code) | uint16(e.err)<<errorShift | uint16(e.dialect)<<dialectShift | uint16(e.flags)<<flagShift
+	packed := uint16(e.code) | uint16(e.err)<<errorShift | uint16(e.dialect)<<dialectShift |
+		uint16(e.flags)<<flagShift
 	return slot{e.id, e.index, e.client, e.wall, e.counter, uint16(due - e.expires), packed}
 }
 
 // entry unpacks an outcome of a group with this due time.
 func (s *slot) entry(due int64) dedupEntry {
 	return dedupEntry{
-		id: s.id, index: s.index, client: s.client, wall: s.wall, counter: s.counter, expires: due - int64(s.beforeDue),
-		code: Code(s.packed & (1<<errorShift - 1)), err: ErrorCode(s.packed >> errorShift & (1<<(dialectShift-errorShift) - 1)),
-		dialect: Dialect(s.packed >> dialectShift & (1<<(flagShift-dialectShift) - 1)), flags: uint8(s.packed >> flagShift),
+		id: s.id, index: s.index, client: s.client, wall: s.wall, counter: s.counter,
+		expires: due - int64(s.beforeDue),
+		code:    Code(s.packed & (1<<errorShift - 1)),
+		err:     ErrorCode(s.packed >> errorShift & (1<<(dialectShift-errorShift) - 1)),
+		dialect: Dialect(s.packed >> dialectShift & (1<<(flagShift-dialectShift) - 1)),
+		flags:   uint8(s.packed >> flagShift),
 	}
 }
 
-// place is the position of an outcome: the number of its chunk times chunkSize, plus the number of its slot.
+// place is the position of an outcome: the number of its chunk times chunkSize, plus the number of
+// its slot.
 type place uint32
 
 // chunks has the chunks by their numbers. The zero value is empty.
@@ -68,7 +76,8 @@ type chunks struct {
 	free     []uint32 // numbers that may be reused
 }
 
-// dueChunk is a chunk with the due time of its group. The time is kept for each chunk, because a place leads to the chunk only.
+// dueChunk is a chunk with the due time of its group. The time is kept for each chunk, because a
+// place leads to the chunk only.
 type dueChunk struct {
 	*chunk
 	due int64
@@ -97,7 +106,8 @@ func (c *chunks) remove(number uint32) {
 	c.free = append(c.free, number)
 }
 
-// expiryGroup has the outcomes with one expiryKey: they are due together, and their ids share the first expiryIDBits bits.
+// expiryGroup has the outcomes with one expiryKey: they are due together, and their ids share the
+// first expiryIDBits bits.
 type expiryGroup struct {
 	chunkRange
 	numbers []uint32 // numbers of the chunks
@@ -105,7 +115,8 @@ type expiryGroup struct {
 	sorted  bool     // the outcomes are in the order of their ids
 }
 
-// chunkRange is a range of slots in consecutive chunks of a group. The outcomes in a copy of a chunkRange do not change.
+// chunkRange is a range of slots in consecutive chunks of a group. The outcomes in a copy of a
+// chunkRange do not change.
 type chunkRange struct {
 	chunks     []*chunk
 	start, end int   // slots in use are [start, end), counted from the first slot of chunks[0]
@@ -114,7 +125,10 @@ type chunkRange struct {
 
 func (p *chunkRange) len() int { return p.end - p.start }
 
-func (p *chunkRange) at(i int) dedupEntry { return p.chunks[i>>chunkShift][i%chunkSize].entry(p.due) }
+func (p *chunkRange) at(i int) dedupEntry {
+	return p.chunks[i>>chunkShift][i%chunkSize].entry(
+		p.due)
+}
 
 func (g *expiryGroup) place(i int) place {
 	return place(g.numbers[i>>chunkShift])<<chunkShift | place(i%chunkSize)
@@ -136,7 +150,8 @@ func (g *expiryGroup) add(c *chunks, e *dedupEntry) place {
 // first returns the first outcome. The group must not be empty.
 func (g *expiryGroup) first() (dedupEntry, place) { return g.at(g.start), g.place(g.start) }
 
-// removeFirst removes the first outcome. It also removes the first chunk, if no outcome is left in it.
+// removeFirst removes the first outcome. It also removes the first chunk, if no outcome is left in
+// it.
 func (g *expiryGroup) removeFirst(c *chunks) {
 	if g.start++; g.start == chunkSize || g.start == g.end {
 		c.remove(g.numbers[0])
@@ -157,10 +172,12 @@ func (g *expiryGroup) all() iter.Seq2[dedupEntry, place] {
 	}
 }
 
-// captured has all outcomes at one moment, by the first expiryIDBits bits of their ids. Stale places are in it, too; inOrder skips them. It does not change.
+// captured has all outcomes at one moment, by the first expiryIDBits bits of their ids. Stale
+// places are in it, too; inOrder skips them. It does not change.
 type captured [1 << expiryIDBits][]chunkRange
 
-// capture returns all outcomes as they are now. The time that it takes grows with the number of groups, not of outcomes.
+// capture returns all outcomes as they are now. The time that it takes grows with the number of
+// groups, not of outcomes.
 func (d *dedup) capture() (all captured) {
 	d.byExpiry.Scan(func(key int64, group *expiryGroup) bool {
 		ranges := &all[key&(1<<expiryIDBits-1)]
@@ -170,8 +187,9 @@ func (d *dedup) capture() (all captured) {
 	return all
 }
 
-// inOrder returns the outcomes in the order of their ids. Of an outcome that is stored more than once it returns the one that expires last. It copies and sorts
-// one element of captured at a time, which fits into a processor's cache.
+// inOrder returns the outcomes in the order of their ids. Of an outcome that is stored more than
+// once it returns the one that expires last. It copies and sorts one element of captured at a time,
+// which fits into a processor's cache.
 func (c *captured) inOrder() iter.Seq[*dedupEntry] {
 	return func(yield func(*dedupEntry) bool) {
 		var entries []dedupEntry
@@ -190,11 +208,13 @@ func (c *captured) inOrder() iter.Seq[*dedupEntry] {
 					return by
 				}
 				one, other := &entries[a.at], &entries[b.at]
-				return cmp.Or(bytes.Compare(one.id[:], other.id[:]), cmp.Compare(one.expires, other.expires))
+				return cmp.Or(bytes.Compare(one.id[:], other.id[:]),
+					cmp.Compare(one.expires, other.expires))
 			})
 			for j, k := range order {
 				e := &entries[k.at]
-				if superseded := j+1 < len(order) && entries[order[j+1].at].id == e.id; !superseded && !yield(e) {
+				if superseded := j+1 < len(order) &&
+					entries[order[j+1].at].id == e.id; !superseded && !yield(e) {
 					return
 				}
 			}
@@ -202,7 +222,8 @@ func (c *captured) inOrder() iter.Seq[*dedupEntry] {
 	}
 }
 
-// keyed is the position of an outcome in a slice, with the first bytes of its id: most comparisons need no more.
+// keyed is the position of an outcome in a slice, with the first bytes of its id: most comparisons
+// need no more.
 type keyed struct {
 	key uint64 // first 8 bytes of the id
 	at  int

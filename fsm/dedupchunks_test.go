@@ -13,10 +13,12 @@ import (
 type naiveDedup map[RequestID]dedupEntry
 
 func (n naiveDedup) inOrder() []dedupEntry {
-	return slices.SortedFunc(maps.Values(n), func(a, b dedupEntry) int { return bytes.Compare(a.id[:], b.id[:]) })
+	return slices.SortedFunc(maps.Values(n),
+		func(a, b dedupEntry) int { return bytes.Compare(a.id[:], b.id[:]) })
 }
 
-// The dedup table agrees with a map, in whatever order outcomes are added, prolonged and removed. What a snapshot captured does not change meanwhile.
+// The dedup table agrees with a map, in whatever order outcomes are added, prolonged and removed.
+// What a snapshot captured does not change meanwhile.
 func TestDedupAgainstModel(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -28,10 +30,14 @@ func TestDedupAgainstModel(t *testing.T) {
 		var snapshots []snapshot
 		for range 3000 {
 			var id RequestID
-			binary.BigEndian.PutUint16(id[:], uint16(random.IntN(400))<<6) // several ids share their first bits
+			// several ids share their first bits
+			binary.BigEndian.PutUint16(id[:], uint16(random.IntN(400))<<6)
 			switch choice := random.IntN(20); {
 			case choice < 10:
-				m := dedupEntry{id: id, expires: now + random.Int64N(8000), client: random.Uint64N(3), index: random.Uint64()}
+				m := dedupEntry{
+					id: id, expires: now + random.Int64N(8000),
+					client: random.Uint64N(3), index: random.Uint64(),
+				}
 				if random.IntN(5) == 0 {
 					m.flags = dedupReserve
 				}
@@ -49,7 +55,12 @@ func TestDedupAgainstModel(t *testing.T) {
 			case choice < 19:
 				now += random.Int64N(3000)
 				d.removeExpired(now)
-				maps.DeleteFunc(model, func(_ RequestID, m dedupEntry) bool { return m.expiryKey()>>expiryIDBits <= now>>expiryShift })
+				maps.DeleteFunc(model,
+					func(_ RequestID,
+						m dedupEntry,
+					) bool {
+						return m.expiryKey()>>expiryIDBits <= now>>expiryShift
+					})
 			default:
 				snapshots = append(snapshots, snapshot{d.capture(), model.inOrder()})
 			}
@@ -65,7 +76,8 @@ func TestDedupAgainstModel(t *testing.T) {
 				got = append(got, *m)
 			}
 			if !slices.Equal(got, s.want) {
-				t.Fatalf("seed %d: a snapshot has %d outcomes, want %d, or others", seed, len(got), len(s.want))
+				t.Fatalf("seed %d: a snapshot has %d outcomes, want %d, or others", seed, len(got),
+					len(s.want))
 			}
 		}
 		clients, reserve := make(map[uint64]int64), int64(0)
@@ -75,7 +87,8 @@ func TestDedupAgainstModel(t *testing.T) {
 			}
 		}
 		if !maps.Equal(clients, d.clients) || reserve != d.reserve || d.len() != len(model) {
-			t.Fatalf("seed %d: %d outcomes, %v, %d in the reserve; counted %v, %d", seed, d.len(), d.clients, d.reserve, clients, reserve)
+			t.Fatalf("seed %d: %d outcomes, %v, %d in the reserve; counted %v, %d", seed, d.len(),
+				d.clients, d.reserve, clients, reserve)
 		}
 	}
 }

@@ -8,21 +8,26 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Entry is the content of one raft log entry: a batch of commands with the leader's clocks. See entry.proto.
+// Entry is the content of one raft log entry: a batch of commands with the leader's clocks. See
+// entry.proto.
 type Entry struct {
-	Term       uint64 // raft term of the leader's LeaderStart; 0 in the entry of a LeaderStart
-	Number     uint64 // 1, 2, 3 … since the LeaderStart
-	Elapsed    int64  // milliseconds of the leader's monotonic clock since it applied its LeaderStart
-	Wall       int64  // milliseconds since the Unix epoch: the cluster clock
-	Published  uint64 // delivery watermark: no reply or notification up to this index is outstanding
-	StorageLow bool   // the leader, or a member that answered its last poll, is short of disk space
-	// HorizonAge is how long before this entry, in milliseconds of cluster time, the horizon was: the moment after which the
-	// broker received all that it has not seen acknowledged. At least 1; 0 says nothing new.
+	Term   uint64 // raft term of the leader's LeaderStart; 0 in the entry of a LeaderStart
+	Number uint64 // 1, 2, 3 … since the LeaderStart
+	// milliseconds of the leader's monotonic clock since it applied its LeaderStart
+	Elapsed int64
+	Wall    int64 // milliseconds since the Unix epoch: the cluster clock
+	// delivery watermark: no reply or notification up to this index is outstanding
+	Published  uint64
+	StorageLow bool // the leader, or a member that answered its last poll, is short of disk space
+	// HorizonAge is how long before this entry, in milliseconds of cluster time, the horizon was:
+	// the moment after which the broker received all that it has not seen acknowledged. At least 1;
+	// 0 says nothing new.
 	HorizonAge int64
 	Commands   []Command
 }
 
-// checksumNumber is the number of the field that ends every entry: the checksum, a fixed32. checksumSize is the size of that field with its tag.
+// checksumNumber is the number of the field that ends every entry: the checksum, a fixed32.
+// checksumSize is the size of that field with its tag.
 const checksumNumber protowire.Number = 15
 
 const checksumSize = 5
@@ -47,7 +52,8 @@ func AppendEntry(dst []byte, entry *Entry) []byte {
 
 // appendChecksum appends the checksum field. sum is the CRC-32C of the entry's bytes so far.
 func appendChecksum(dst []byte, sum uint32) []byte {
-	return protowire.AppendFixed32(protowire.AppendTag(dst, checksumNumber, protowire.Fixed32Type), sum)
+	return protowire.AppendFixed32(protowire.AppendTag(dst, checksumNumber, protowire.Fixed32Type),
+		sum)
 }
 
 // VerifyEntry checks the checksum of an encoded entry. The error is ErrDamaged.
@@ -64,8 +70,8 @@ func VerifyEntry(data []byte) error {
 	return nil
 }
 
-// DecodeEntry checks and decodes an entry. Byte slices of its commands are slices of data. The error is ErrDamaged or
-// ErrUnknown.
+// DecodeEntry checks and decodes an entry. Byte slices of its commands are slices of data. The
+// error is ErrDamaged or ErrUnknown.
 func DecodeEntry(data []byte) (*Entry, error) {
 	if err := VerifyEntry(data); err != nil {
 		return nil, err
@@ -107,8 +113,9 @@ func DecodeEntry(data []byte) (*Entry, error) {
 	return entry, nil
 }
 
-// countCommands counts the commands of an entry, so that their slice is allocated once. A command takes hundreds of bytes
-// decoded and as few as four encoded; the count is bounded, and beyond it the slice grows as it is filled.
+// countCommands counts the commands of an entry, so that their slice is allocated once. A command
+// takes hundreds of bytes decoded and as few as four encoded; the count is bounded, and beyond it
+// the slice grows as it is filled.
 func countCommands(r reader) int {
 	const most = 1024
 	count := 0
@@ -153,7 +160,8 @@ func appendCommand(b []byte, c *Command) []byte {
 	b = appendUint(b, 20, uint64(c.BrokerTime))
 	b = appendBool(b, 21, c.Everyone)
 	for i := range c.Rejected {
-		b = appendMessage(b, 22, func(b []byte) []byte { return appendRejection(b, &c.Rejected[i]) })
+		b = appendMessage(b, 22,
+			func(b []byte) []byte { return appendRejection(b, &c.Rejected[i]) })
 	}
 	b = appendUint(b, 23, c.NotificationIndex)
 	b = appendUint(b, 24, uint64(c.ChangedAt))

@@ -19,17 +19,23 @@ import (
 	"holdfast/internal/policy"
 )
 
-// fullEntry returns an entry in which every field of every message is set. The numbers of one message differ.
+// fullEntry returns an entry in which every field of every message is set. The numbers of one
+// message differ.
 func fullEntry(t testing.TB) *Entry {
 	rules, err := policy.Compile([]policy.Rule{{
-		ClientIDs: []string{"a", ""}, Usernames: []string{"u"}, Attributes: [][]policy.Attribute{{{Name: "n", Value: "v"}}},
-		Resources: []policy.Resource{{Access: policy.Write, KeyType: policy.String, Keys: []string{"k", ""}}},
+		ClientIDs: []string{"a", ""}, Usernames: []string{"u"},
+		Attributes: [][]policy.Attribute{{{Name: "n", Value: "v"}}},
+		Resources: []policy.Resource{{
+			Access: policy.Write, KeyType: policy.String,
+			Keys: []string{"k", ""},
+		}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	settings := Settings{
-		Dialect: DialectRuleSDK, CaseInsensitive: true, WatchTTL: 21, NotificationExpiry: 22, Policy: rules,
+		Dialect: DialectRuleSDK, CaseInsensitive: true, WatchTTL: 21, NotificationExpiry: 22,
+		Policy:  rules,
 		Limits:  Limits{31, 32, 33, 34, 35, 36, 37, 40, 41, 38, 39},
 		Mirrors: []Mirror{{Keys: "k*", Topic: "t/"}},
 	}
@@ -37,14 +43,27 @@ func fullEntry(t testing.TB) *Entry {
 		Term: 1, Number: 2, Elapsed: 3, Wall: 4, Published: 5, StorageLow: true, HorizonAge: 6,
 		Commands: []Command{
 			{
-				Kind: KindSet, ID: RequestID{1, 2, 3}, Principal: policy.Principal{ClientID: "c", Username: "u", Attributes: []policy.Attribute{{Name: "a", Value: "b"}}},
-				Dialect: SDK, Key: []byte("k"), Value: bytes.Repeat([]byte("v"), 300), Expected: []byte("e"), Condition: IfAbsentOrEqual, TTL: 6,
-				Timestamp: hlc.Timestamp{Wall: 7, Counter: 8, NodeID: "n"}, Token: hlc.Timestamp{Wall: 9, Counter: 10, NodeID: "m"}, Lifetime: 11,
-				CaseError: ErrorSyntax, Error: ErrorArguments, LateError: ErrorMissingTimestamp, Oversize: true, Unidentified: true,
-				BrokerTime: -12, Everyone: true, Rejected: []Rejection{{ID: RequestID{4}, ClientID: "r", Lifetime: 13, Dialect: SDK, Silent: true}},
-				NotificationIndex: 14, ChangedAt: 15, Nonce: 16, Version: Version, Settings: &settings, KeepPolicy: true, Offset: 22,
-				ExpectedVersion: hlc.Timestamp{Wall: 23, Counter: 24, NodeID: "o"}, Pattern: true, MaxReply: 25,
-				Floor: Floor{Clock: hlc.Clock{Wall: 18, Counter: 19}, Now: 20, Wall: 21},
+				Kind: KindSet, ID: RequestID{1, 2, 3},
+				Principal: policy.Principal{
+					ClientID: "c", Username: "u",
+					Attributes: []policy.Attribute{{Name: "a", Value: "b"}},
+				},
+				Dialect: SDK, Key: []byte("k"), Value: bytes.Repeat([]byte("v"), 300),
+				Expected: []byte("e"), Condition: IfAbsentOrEqual, TTL: 6,
+				Timestamp: hlc.Timestamp{Wall: 7, Counter: 8, NodeID: "n"},
+				Token:     hlc.Timestamp{Wall: 9, Counter: 10, NodeID: "m"}, Lifetime: 11,
+				CaseError: ErrorSyntax, Error: ErrorArguments, LateError: ErrorMissingTimestamp,
+				Oversize: true, Unidentified: true,
+				BrokerTime: -12, Everyone: true,
+				Rejected: []Rejection{{
+					ID: RequestID{4}, ClientID: "r", Lifetime: 13,
+					Dialect: SDK, Silent: true,
+				}},
+				NotificationIndex: 14, ChangedAt: 15, Nonce: 16, Version: Version,
+				Settings: &settings, KeepPolicy: true, Offset: 22,
+				ExpectedVersion: hlc.Timestamp{Wall: 23, Counter: 24, NodeID: "o"}, Pattern: true,
+				MaxReply: 25,
+				Floor:    Floor{Clock: hlc.Clock{Wall: 18, Counter: 19}, Now: 20, Wall: 21},
 			},
 			transaction(),
 			{Kind: KindDel},
@@ -52,17 +71,27 @@ func fullEntry(t testing.TB) *Entry {
 	}
 }
 
-// transaction returns a transaction whose operations have their own fields and those that they inherit.
+// transaction returns a transaction whose operations have their own fields and those that they
+// inherit.
 func transaction() Command {
 	c := Command{
-		Kind: KindTxn, ID: RequestID{5}, Principal: policy.Principal{ClientID: "c", Username: "u", Attributes: []policy.Attribute{{Name: "a", Value: "b"}}},
-		Dialect: SDK, Timestamp: hlc.Timestamp{Wall: 7, Counter: 8, NodeID: "n"}, Token: hlc.Timestamp{Wall: 9, NodeID: "m"}, Unidentified: true, MaxReply: 9,
+		Kind: KindTxn, ID: RequestID{5},
+		Principal: policy.Principal{
+			ClientID: "c", Username: "u",
+			Attributes: []policy.Attribute{{Name: "a", Value: "b"}},
+		},
+		Dialect: SDK, Timestamp: hlc.Timestamp{Wall: 7, Counter: 8, NodeID: "n"},
+		Token: hlc.Timestamp{Wall: 9, NodeID: "m"}, Unidentified: true, MaxReply: 9,
 		Operations: []Command{
 			{
-				Kind: KindSet, Key: []byte("k"), Value: []byte("v"), Expected: []byte("e"), Condition: IfAbsentOrEqual, TTL: 6, CaseError: ErrorSyntax,
+				Kind: KindSet, Key: []byte("k"), Value: []byte("v"), Expected: []byte("e"),
+				Condition: IfAbsentOrEqual, TTL: 6, CaseError: ErrorSyntax,
 				LateError: ErrorMissingTimestamp, Oversize: true,
 			},
-			{Kind: KindDel, Key: []byte("d"), Condition: IfVersion, ExpectedVersion: hlc.Timestamp{Wall: 23, Counter: 24, NodeID: "o"}},
+			{
+				Kind: KindDel, Key: []byte("d"), Condition: IfVersion,
+				ExpectedVersion: hlc.Timestamp{Wall: 23, Counter: 24, NodeID: "o"},
+			},
 			{Kind: KindVDel, Key: []byte("w"), Value: []byte("x")},
 			{Kind: KindGet, Key: []byte("g")},
 			{Kind: KindInvalid, Error: ErrorArguments},
@@ -80,8 +109,8 @@ func TestDecodedEntryIsTheEncodedOne(t *testing.T) {
 	}
 }
 
-// The hand-written codec writes exactly what entry.proto says: the protobuf runtime reads it, finds every field set and none
-// unknown, and writes the same bytes.
+// The hand-written codec writes exactly what entry.proto says: the protobuf runtime reads it, finds
+// every field set and none unknown, and writes the same bytes.
 func TestEntryIsTheSchema(t *testing.T) {
 	compiler := protocompile.Compiler{Resolver: &protocompile.SourceResolver{}}
 	files, err := compiler.Compile(context.Background(), "entry.proto")
@@ -139,17 +168,51 @@ func TestDecodeEntryRefuses(t *testing.T) {
 		want error
 	}{
 		{"an unknown field", appendUint(nil, 9, 1), ErrUnknown},
-		{"an unknown field of a command", appendMessage(nil, 7, func(b []byte) []byte { return appendUint(appendUint(b, 1, 2), 99, 1) }), ErrUnknown},
-		{"an unknown kind", appendMessage(nil, 7, func(b []byte) []byte { return appendUint(b, 1, 200) }), ErrUnknown},
-		{"an unknown condition", appendMessage(nil, 7, func(b []byte) []byte { return appendUint(appendUint(b, 1, 1), 10, 9) }), ErrUnknown},
-		{"no kind", appendMessage(nil, 7, func(b []byte) []byte { return appendUint(b, 11, 1) }), ErrDamaged},
+		{
+			"an unknown field of a command",
+			appendMessage(nil, 7,
+				func(b []byte) []byte { return appendUint(appendUint(b, 1, 2), 99, 1) }),
+			ErrUnknown,
+		},
+		{"an unknown kind", appendMessage(nil, 7,
+			func(b []byte) []byte { return appendUint(b, 1, 200) }), ErrUnknown},
+		{
+			"an unknown condition",
+			appendMessage(nil, 7,
+				func(b []byte) []byte { return appendUint(appendUint(b, 1, 1), 10, 9) }),
+			ErrUnknown,
+		},
+		{
+			"no kind", appendMessage(nil, 7, func(b []byte) []byte { return appendUint(b, 11, 1) }),
+			ErrDamaged,
+		},
 		{"a wrong wire type", appendBytes(nil, 1, "x"), ErrDamaged},
-		{"a short id", appendMessage(nil, 7, func(b []byte) []byte { return appendBytes(appendUint(b, 1, 2), 2, "short") }), ErrDamaged},
-		{"a message that is longer than the entry", protowire.AppendVarint(protowire.AppendTag(nil, 7, protowire.BytesType), 1<<40), ErrDamaged},
-		{"an operation of another kind", operationOf(appendUint(nil, 1, uint64(KindScan))), ErrDamaged},
+		{
+			"a short id", appendMessage(nil, 7,
+				func(b []byte) []byte { return appendBytes(appendUint(b, 1, 2), 2, "short") }),
+			ErrDamaged,
+		},
+		{
+			"a message that is longer than the entry",
+			protowire.AppendVarint(protowire.AppendTag(nil, 7, protowire.BytesType), 1<<40),
+			ErrDamaged,
+		},
+		{
+			"an operation of another kind", operationOf(appendUint(nil, 1, uint64(KindScan))),
+			ErrDamaged,
+		},
 		{"an operation without a kind", operationOf(nil), ErrDamaged},
-		{"an operation with operations", operationOf(appendElement(appendUint(nil, 1, uint64(KindSet)), 33, appendUint(nil, 1, uint64(KindSet)))), ErrDamaged},
-		{"a Configure of nothing", appendMessage(nil, 7, func(b []byte) []byte { return appendUint(b, 1, uint64(KindConfigure)) }), ErrDamaged},
+		{
+			"an operation with operations",
+			operationOf(appendElement(appendUint(nil, 1, uint64(KindSet)), 33,
+				appendUint(nil, 1, uint64(KindSet)))), ErrDamaged,
+		},
+		{
+			"a Configure of nothing",
+			appendMessage(nil, 7,
+				func(b []byte) []byte { return appendUint(b, 1, uint64(KindConfigure)) }),
+			ErrDamaged,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if _, err := DecodeEntry(seal(test.body)); !errors.Is(err, test.want) {
@@ -168,12 +231,20 @@ func TestDecodeEntryRefuses(t *testing.T) {
 
 // operationOf returns the body of an entry that has one transaction with one operation.
 func operationOf(operation []byte) []byte {
-	return appendMessage(nil, 7, func(b []byte) []byte { return appendElement(appendUint(b, 1, uint64(KindTxn)), 33, operation) })
+	return appendMessage(nil, 7,
+		func(b []byte) []byte {
+			return appendElement(appendUint(b, 1, uint64(KindTxn)), 33,
+				operation)
+		})
 }
 
 // FuzzDecodeEntry appends a valid checksum to the bytes: random ones would hardly ever have one.
 func FuzzDecodeEntry(f *testing.F) {
-	for _, entry := range []*Entry{{}, fullEntry(f), {Term: 1, Number: 1, Commands: []Command{{Kind: KindGet, Key: []byte("k")}}}} {
+	for _, entry := range []*Entry{
+		{},
+		fullEntry(f),
+		{Term: 1, Number: 1, Commands: []Command{{Kind: KindGet, Key: []byte("k")}}},
+	} {
 		data := AppendEntry(nil, entry)
 		f.Add(data[:len(data)-checksumSize])
 	}
@@ -200,9 +271,11 @@ func BenchmarkApply(b *testing.B) {
 	var data [][]byte
 	for n := range 64 {
 		for i := range commands {
-			commands[i] = l.set(string(rune('a'+i%26))+"-key-of-20-bytes...", string(make([]byte, 100)), id(RequestID{byte(n), byte(i), 1}))
+			commands[i] = l.set(string(rune('a'+i%26))+"-key-of-20-bytes...",
+				string(make([]byte, 100)), id(RequestID{byte(n), byte(i), 1}))
 		}
-		data = append(data, AppendEntry(nil, &Entry{Term: 1, Number: uint64(n + 1), Wall: l.wall, Commands: commands}))
+		data = append(data, AppendEntry(nil,
+			&Entry{Term: 1, Number: uint64(n + 1), Wall: l.wall, Commands: commands}))
 	}
 	b.ReportAllocs()
 	for b.Loop() {

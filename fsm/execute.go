@@ -34,12 +34,17 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 	default:
 		m.executeOnce(position, command, storageLow, outcome)
 	}
-	m.mixIntoStateHash('C', uint64(command.Kind), uint64(result.Code), uint64(result.Error), uint64(result.version.Wall), result.version.Counter)
+	m.mixIntoStateHash('C', uint64(command.Kind), uint64(result.Code), uint64(result.Error),
+		uint64(result.version.Wall), result.version.Counter)
 }
 
-// executeOnce runs a client's write and remembers its outcome. For a copy of a remembered request the result is that outcome, and the copy has no effect.
-// Where the broker vouches for who is asking, somebody else may send the same bytes: the outcome is then for those only that may make the request.
-func (m *Machine) executeOnce(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
+// executeOnce runs a client's write and remembers its outcome. For a copy of a remembered request
+// the result is that outcome, and the copy has no effect. Where the broker vouches for who is
+// asking, somebody else may send the same bytes: the outcome is then for those only that may make
+// the request.
+func (m *Machine) executeOnce(position int, command *Command, storageLow bool,
+	outcome *EntryOutcome,
+) {
 	result := &outcome.Results[position]
 	if command.ID.IsZero() {
 		m.write(position, command, storageLow, outcome)
@@ -51,24 +56,31 @@ func (m *Machine) executeOnce(position int, command *Command, storageLow bool, o
 		*result = m.outcomeFor(command, &earlier)
 		return
 	}
-	if !m.dedup.hasRoom(client, &m.settings.Limits) || command.Kind == KindTxn && !m.dedup.replies.hasRoom(client, command.Operations) {
-		*result = m.recordRefusal(command.ID, client, command.Lifetime, overloaded(m.settings.dialect(command.Dialect)))
+	if !m.dedup.hasRoom(client, &m.settings.Limits) || command.Kind == KindTxn &&
+		!m.dedup.replies.hasRoom(client, command.Operations) {
+		*result = m.recordRefusal(command.ID, client, command.Lifetime,
+			overloaded(m.settings.dialect(command.Dialect)))
 		return
 	}
 	m.write(position, command, storageLow, outcome)
-	m.dedup.put(dedupEntryOf(command.ID, m.index, m.now+command.Lifetime, client, result), newKeptReplies(command.ID, client, result.Replies))
+	m.dedup.put(dedupEntryOf(command.ID, m.index, m.now+command.Lifetime, client, result),
+		newKeptReplies(command.ID, client, result.Replies))
 }
 
-// outcomeFor returns a remembered outcome, for whoever sent a copy of the request. Where the broker vouches for clients, that may be another
-// one, which the policy does not let make the request.
+// outcomeFor returns a remembered outcome, for whoever sent a copy of the request. Where the broker
+// vouches for clients, that may be another one, which the policy does not let make the request.
 func (m *Machine) outcomeFor(command *Command, earlier *dedupEntry) Result {
 	if earlier.client != clientHash(command.Principal.ClientID) && !m.mayMake(command) {
-		return Result{Code: CodeError, Error: ErrorNotAuthorized, Dialect: m.settings.dialect(command.Dialect), Repeat: true}
+		return Result{
+			Code: CodeError, Error: ErrorNotAuthorized,
+			Dialect: m.settings.dialect(command.Dialect), Repeat: true,
+		}
 	}
 	return m.dedup.result(earlier)
 }
 
-// OutcomeFor returns the outcome of a request as a copy of it gets it, and whether one is remembered. The index is that of Remembered.
+// OutcomeFor returns the outcome of a request as a copy of it gets it, and whether one is
+// remembered. The index is that of Remembered.
 func (m *Machine) OutcomeFor(command *Command) (Result, uint64, bool) {
 	earlier, ok := m.dedup.find(command.ID)
 	if !ok {
@@ -77,7 +89,8 @@ func (m *Machine) OutcomeFor(command *Command) (Result, uint64, bool) {
 	return m.outcomeFor(command, &earlier), earlier.index, true
 }
 
-// mayMake reports whether the policy allows a client's write: each operation of a transaction. It looks at nothing else of the request.
+// mayMake reports whether the policy allows a client's write: each operation of a transaction. It
+// looks at nothing else of the request.
 func (m *Machine) mayMake(command *Command) bool {
 	for i := range command.Operations {
 		if !m.mayMake(&command.Operations[i]) {
@@ -93,14 +106,15 @@ func (m *Machine) mayMake(command *Command) bool {
 	return m.settings.Policy.FirstRule(&command.Principal, command.Kind.access(), command.Key) != 0
 }
 
-// prolong extends the dedup entry to this copy's lifetime: another member may receive this copy after the first lifetime has
-// ended.
+// prolong extends the dedup entry to this copy's lifetime: another member may receive this copy
+// after the first lifetime has ended.
 func (m *Machine) prolong(earlier dedupEntry, lifetime int64) {
 	m.dedup.prolong(earlier, m.now+lifetime)
 }
 
-// recordRefusal remembers a refusal as the outcome of a request, in the reserve of the dedup table (the part that only refusals use). If the reserve is full,
-// the result is CodeNoReply: an overload error would be wrong, because a later copy could still take effect.
+// recordRefusal remembers a refusal as the outcome of a request, in the reserve of the dedup table
+// (the part that only refusals use). If the reserve is full, the result is CodeNoReply: an overload
+// error would be wrong, because a later copy could still take effect.
 func (m *Machine) recordRefusal(id RequestID, client uint64, lifetime int64, result Result) Result {
 	if !m.dedup.hasReserve(client, &m.settings.Limits) {
 		return Result{Code: CodeNoReply}
@@ -111,8 +125,10 @@ func (m *Machine) recordRefusal(id RequestID, client uint64, lifetime int64, res
 	return result
 }
 
-// reject records a refusal in the dedup table for each request that has an id and no recorded outcome. If the reserve is full, nothing is recorded, and
-// the result is CodeNoReply. It returns the result of the last request that has an id. A leader that needs the result proposes one request per Reject.
+// reject records a refusal in the dedup table for each request that has an id and no recorded
+// outcome. If the reserve is full, nothing is recorded, and the result is CodeNoReply. It returns
+// the result of the last request that has an id. A leader that needs the result proposes one
+// request per Reject.
 func (m *Machine) reject(command *Command) (last Result) {
 	for i := range command.Rejected {
 		rejection := &command.Rejected[i]
@@ -128,7 +144,8 @@ func (m *Machine) reject(command *Command) (last Result) {
 		if rejection.Silent {
 			result = Result{Code: CodeNoReply}
 		}
-		last = m.recordRefusal(rejection.ID, clientHash(rejection.ClientID), rejection.Lifetime, result)
+		last = m.recordRefusal(rejection.ID, clientHash(rejection.ClientID), rejection.Lifetime,
+			result)
 	}
 	return last
 }
@@ -137,14 +154,15 @@ func overloaded(dialect Dialect) Result {
 	return Result{Code: CodeError, Error: ErrorOverloaded, Dialect: dialect}
 }
 
-// Remembered returns the outcome of a request from the dedup table, and whether it is there. The index is that of the entry
-// that decided it, or of the KindRestore that brought it.
+// Remembered returns the outcome of a request from the dedup table, and whether it is there. The
+// index is that of the entry that decided it, or of the KindRestore that brought it.
 func (m *Machine) Remembered(id RequestID) (Result, uint64, bool) {
 	earlier, ok := m.dedup.find(id)
 	return m.dedup.result(&earlier), earlier.index, ok
 }
 
-// RemembersFor reports whether the outcome of a request is remembered for at least while more milliseconds of cluster time.
+// RemembersFor reports whether the outcome of a request is remembered for at least while more
+// milliseconds of cluster time.
 func (m *Machine) RemembersFor(id RequestID, while int64) bool {
 	earlier, ok := m.dedup.find(id)
 	return ok && earlier.expires >= m.now+while
@@ -179,8 +197,9 @@ func (m *Machine) write(position int, command *Command, storageLow bool, outcome
 	}
 }
 
-// checkRequest makes the checks that do not read the key, and sets rule to the policy rule that allows the command. Reads use
-// the same checks. No rule allows or forbids a SCAN or a watch of a pattern: the policy decides about each key.
+// checkRequest makes the checks that do not read the key, and sets rule to the policy rule that
+// allows the command. Reads use the same checks. No rule allows or forbids a SCAN or a watch of a
+// pattern: the policy decides about each key.
 func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 	limits := &m.settings.Limits
 	switch {
@@ -196,15 +215,18 @@ func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 		int64(len(command.Key)) > limits.KeyBytes,
 		int64(len(command.Value)) > limits.ValueBytes,
 		int64(len(command.Expected)) > limits.ValueBytes,
-		command.Kind == KindKeyNotify && !command.Pattern && !fitsTopic(command.Principal.ClientID, command.Key):
+		command.Kind == KindKeyNotify && !command.Pattern &&
+			!fitsTopic(command.Principal.ClientID, command.Key):
 		return ErrorQuota
 	case command.LateError != NoError:
 		return command.LateError
 	case command.Unidentified:
 		return ErrorNotAuthorized
-	case command.Principal.ClientID == "" && (command.Kind == KindKeyNotify || command.Kind == KindKeyNotifyStop):
+	case command.Principal.ClientID == "" &&
+		(command.Kind == KindKeyNotify || command.Kind == KindKeyNotifyStop):
 		return ErrorNotAuthorized
-	case m.settings.Policy == nil, command.Pattern: // the policy decides about each key that changes
+	case m.settings.Policy == nil, command.Pattern:
+		// the policy decides about each key that changes
 		return NoError
 	}
 	number := m.settings.Policy.FirstRule(&command.Principal, command.Kind.access(), command.Key)
@@ -215,7 +237,8 @@ func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 	return NoError
 }
 
-// lookup returns the record of the key. A record whose deadline has passed is expired first and not returned.
+// lookup returns the record of the key. A record whose deadline has passed is expired first and not
+// returned.
 func (m *Machine) lookup(position int, key []byte, outcome *EntryOutcome) (*record, bool) {
 	found, ok := m.values.find(key)
 	if ok && found.deadline <= m.now {
@@ -225,24 +248,30 @@ func (m *Machine) lookup(position int, key []byte, outcome *EntryOutcome) (*reco
 	return found, ok
 }
 
-// withinStoreClock reports whether a timestamp is at or below the store's own clock. Such a timestamp cannot be too far ahead.
+// withinStoreClock reports whether a timestamp is at or below the store's own clock. Such a
+// timestamp cannot be too far ahead.
 func (m *Machine) withinStoreClock(t *hlc.Timestamp) bool {
 	return t.Wall < m.clock.Wall || (t.Wall == m.clock.Wall && t.Counter <= m.clock.Counter)
 }
 
-// skewed reports whether a timestamp would lead to a version that clients refuse for being too far ahead. One at or below the
-// store's own clock never does.
+// skewed reports whether a timestamp would lead to a version that clients refuse for being too far
+// ahead. One at or below the store's own clock never does.
 func (m *Machine) skewed(t hlc.Timestamp) bool {
 	if m.withinStoreClock(&t) {
 		return false
 	}
 	clock := m.clock
-	return t.TooFarAhead(m.wall) || clock.Receive(t, m.wall).Timestamp(hlc.StoreNodeID).TooFarAhead(m.wall)
+	return t.TooFarAhead(m.wall) ||
+		clock.Receive(t, m.wall).Timestamp(hlc.StoreNodeID).TooFarAhead(m.wall)
 }
 
-// checkKey makes the checks of a SET, DEL or VDEL that read the key, but for the quota. If the command must not change the key, checkKey sets
-// result.Code. Otherwise the code stays CodeNone. checkKey returns the record of the key, or nil if the key does not exist or the timestamp is skewed.
-func (m *Machine) checkKey(position int, command *Command, outcome *EntryOutcome, result *Result) *record {
+// checkKey makes the checks of a SET, DEL or VDEL that read the key, but for the quota. If the
+// command must not change the key, checkKey sets result.Code. Otherwise the code stays CodeNone.
+// checkKey returns the record of the key, or nil if the key does not exist or the timestamp is
+// skewed.
+func (m *Machine) checkKey(position int, command *Command, outcome *EntryOutcome,
+	result *Result,
+) *record {
 	if command.Kind == KindSet && m.skewed(command.Timestamp) {
 		result.fail(ErrorTimestampSkew)
 		return nil
@@ -264,8 +293,11 @@ func (m *Machine) checkKey(position int, command *Command, outcome *EntryOutcome
 	return found
 }
 
-// change makes the change of a SET, DEL or VDEL whose checks have passed. found is the record of the key, or nil if there is none.
-func (m *Machine) change(position int, command *Command, found *record, outcome *EntryOutcome, result *Result) {
+// change makes the change of a SET, DEL or VDEL whose checks have passed. found is the record of
+// the key, or nil if there is none.
+func (m *Machine) change(position int, command *Command, found *record, outcome *EntryOutcome,
+	result *Result,
+) {
 	if command.Kind == KindSet {
 		m.set(position, command, found, outcome, result)
 		return
@@ -276,16 +308,21 @@ func (m *Machine) change(position int, command *Command, found *record, outcome 
 	m.emitEvent(outcome, position, found, true)
 }
 
-func (m *Machine) set(position int, command *Command, found *record, outcome *EntryOutcome, result *Result) {
+func (m *Machine) set(position int, command *Command, found *record, outcome *EntryOutcome,
+	result *Result,
+) {
 	version := m.clock.Receive(command.Timestamp, m.wall)
-	stored := m.values.set(found, command.Key, command.Value, version, m.deadline(command.TTL), m.token(command, found))
-	m.mixIntoStateHash('S', xxhash.Sum64String(stored.data), uint64(stored.keySize), uint64(stored.deadline),
+	stored := m.values.set(found, command.Key, command.Value, version, m.deadline(command.TTL),
+		m.token(command, found))
+	m.mixIntoStateHash('S', xxhash.Sum64String(stored.data), uint64(stored.keySize),
+		uint64(stored.deadline),
 		uint64(command.Token.Wall), command.Token.Counter, xxhash.Sum64String(command.Token.NodeID))
 	m.emitEvent(outcome, position, stored, false)
 	result.Code, result.version, result.hasVersion = CodeOK, version, true
 }
 
-// conditionIsMet reports whether the condition of a SET or a DEL holds for the key. found is its record, if it is present.
+// conditionIsMet reports whether the condition of a SET or a DEL holds for the key. found is its
+// record, if it is present.
 func (c *Command) conditionIsMet(found *record, present bool) bool {
 	switch c.Condition {
 	case IfAbsent:
@@ -299,7 +336,8 @@ func (c *Command) conditionIsMet(found *record, present bool) bool {
 	}
 }
 
-// setNotApplied makes the result of a command whose condition is not met. It has the version of the value, if there is one.
+// setNotApplied makes the result of a command whose condition is not met. It has the version of the
+// value, if there is one.
 func (r *Result) setNotApplied(found *record, present bool) {
 	*r = Result{Code: CodeNotApplied, Dialect: r.Dialect}
 	if present {
@@ -311,7 +349,8 @@ func (m *Machine) deadline(ttl int64) int64 {
 	if ttl <= 0 {
 		return noDeadline
 	}
-	// Cluster time is truncated to milliseconds. The added millisecond keeps a key for at least its TTL.
+	// Cluster time is truncated to milliseconds. The added millisecond keeps a key for at least its
+	// TTL.
 	return m.now + min(ttl+1, noDeadline-1-m.now)
 }
 
@@ -336,7 +375,8 @@ type growth struct {
 	bytes int64 // of keys and values
 }
 
-// growthOf returns the growth by a SET, DEL or VDEL. found is the record of the key, or nil if there is none.
+// growthOf returns the growth by a SET, DEL or VDEL. found is the record of the key, or nil if
+// there is none.
 func growthOf(command *Command, found *record) (g growth) {
 	if found != nil {
 		g = growth{keys: -1, bytes: -int64(len(found.data))}
@@ -348,7 +388,8 @@ func growthOf(command *Command, found *record) (g growth) {
 	return g
 }
 
-// exceedsQuota reports whether a change must be refused: it adds keys or bytes, and a limit would be exceeded or a member's disk is nearly full.
+// exceedsQuota reports whether a change must be refused: it adds keys or bytes, and a limit would
+// be exceeded or a member's disk is nearly full.
 func (m *Machine) exceedsQuota(g growth, storageLow bool) bool {
 	limits := &m.settings.Limits
 	if g.keys <= 0 && g.bytes <= 0 {
@@ -368,7 +409,8 @@ func (m *Machine) configure(command *Command) {
 	m.mixIntoStateHash('G', xxhash.Sum64(appendSettings(nil, &m.settings)))
 }
 
-// raiseClocks raises each clock to at least the floor. After a restore no version is used twice, and cluster time does not go back.
+// raiseClocks raises each clock to at least the floor. After a restore no version is used twice,
+// and cluster time does not go back.
 func (m *Machine) raiseClocks(floor *Floor) {
 	m.clock.RaiseTo(floor.Clock.Timestamp(hlc.StoreNodeID))
 	m.wall = max(m.wall, floor.Wall)
@@ -382,7 +424,8 @@ func (r *Result) fail(code ErrorCode) {
 	*r = Result{Code: CodeError, Error: code, Dialect: r.Dialect}
 }
 
-// fence checks a fencing token, if there is one, against the clock and the key. present says whether the key exists.
+// fence checks a fencing token, if there is one, against the clock and the key. present says
+// whether the key exists.
 func (m *Machine) fence(token *hlc.Timestamp, found *record, present bool) ErrorCode {
 	if token.TooFarAhead(m.wall) {
 		return ErrorTokenSkew

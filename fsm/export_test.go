@@ -28,7 +28,8 @@ func exportAll(t fataler, m *Machine, pattern *glob.Pattern) (keys []KeyInfo, pa
 	}
 }
 
-// An export has each key once, in byte order, with its value, version, time to live and fencing token. Expired keys are left out.
+// An export has each key once, in byte order, with its value, version, time to live and fencing
+// token. Expired keys are left out.
 func TestExportHasEachKeyOnce(t *testing.T) {
 	l := newLeader(t)
 	l.do(l.set("plain", "v"))
@@ -43,10 +44,12 @@ func TestExportHasEachKeyOnce(t *testing.T) {
 	for i := range keys {
 		k := &keys[i]
 		names = append(names, k.Key)
-		if want := l.m.Read(&Command{Kind: KindGet, Key: []byte(k.Key)}); k.Value != string(want.Value) || k.Version != want.version.Timestamp("StateStore") || k.Watchers != nil {
+		if want := l.m.Read(&Command{Kind: KindGet, Key: []byte(k.Key)}); k.Value != string(
+			want.Value) || k.Version != want.version.Timestamp("StateStore") || k.Watchers != nil {
 			t.Errorf("%+v, and GET says %+v", k, want)
 		}
-		if expires := k.Key == "expiring"; expires != (k.TTL >= 0) || expires && (k.TTL < 850 || k.TTL > 950) || (k.Key == "fenced") != (k.Token != nil) {
+		if expires := k.Key == "expiring"; expires != (k.TTL >= 0) || expires &&
+			(k.TTL < 850 || k.TTL > 950) || (k.Key == "fenced") != (k.Token != nil) {
 			t.Errorf("%+v", k)
 		}
 	}
@@ -55,7 +58,8 @@ func TestExportHasEachKeyOnce(t *testing.T) {
 	}
 }
 
-// A page is bounded by the number of keys and their bytes, and by the keys that it looks at. One key may be larger than a page.
+// A page is bounded by the number of keys and their bytes, and by the keys that it looks at. One
+// key may be larger than a page.
 func TestExportPagesAreBounded(t *testing.T) {
 	for name, test := range map[string]struct {
 		keys, size, pages int
@@ -70,7 +74,10 @@ func TestExportPagesAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLeader(t)
-			l.configure(func(s *Settings) { s.Limits.ValueBytes, s.Limits.TotalBytes, s.Limits.Keys = 4<<20, 1<<30, 1<<20 })
+			l.configure(func(s *Settings) {
+				s.Limits.ValueBytes, s.Limits.TotalBytes,
+					s.Limits.Keys = 4<<20, 1<<30, 1<<20
+			})
 			value := strings.Repeat("v", test.size)
 			for from := 0; from < test.keys; from += 1000 {
 				var commands []Command
@@ -99,11 +106,13 @@ func TestExportPagesAreBounded(t *testing.T) {
 	}
 }
 
-// For every pattern, an export has the keys that a SCAN of an unrestricted client has. Neither has a key that is not valid UTF-8.
+// For every pattern, an export has the keys that a SCAN of an unrestricted client has. Neither has
+// a key that is not valid UTF-8.
 func TestExportMatchesScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLeader(t)
-		for _, key := range rapid.SliceOfN(rapid.StringMatching(`[ab/]{1,4}`), 0, 20).Draw(t, "keys") {
+		for _, key := range rapid.SliceOfN(rapid.StringMatching(`[ab/]{1,4}`), 0, 20).Draw(t,
+			"keys") {
 			l.do(l.set(key, "v"))
 		}
 		l.do(l.set("a\xff", "v"))

@@ -10,7 +10,8 @@ import (
 	"holdfast/internal/policy"
 )
 
-// This file encodes and decodes the frames of a snapshot (snapshot.go). Field numbers are never reused.
+// This file encodes and decodes the frames of a snapshot (snapshot.go). Field numbers are never
+// reused.
 
 func (m *Machine) readFrame(kind section, content []byte) error {
 	r := reader{rest: content}
@@ -18,7 +19,8 @@ func (m *Machine) readFrame(kind section, content []byte) error {
 	case sectionMeta:
 		m.readMeta(&r)
 	case sectionSettings:
-		outer := reader{rest: appendElement(nil, 1, content)} // reader.settings reads a field, so the content is wrapped in one
+		// reader.settings reads a field, so the content is wrapped in one
+		outer := reader{rest: appendElement(nil, 1, content)}
 		outer.next()
 		m.setSettings(*outer.settings(), m.configured)
 		r.err = outer.err
@@ -54,7 +56,8 @@ func appendMeta(b []byte, m *Machine) []byte {
 		b = appendElement(b, 14, id)
 	}
 	b = appendUint(b, 15, m.staged.nonce)
-	b = appendUint(b, 17, m.scanSecret) // field 16, the parts of an unfinished restore, is in frames of its own
+	// field 16, the parts of an unfinished restore, is in frames of its own
+	b = appendUint(b, 17, m.scanSecret)
 	b = appendUint(b, 18, m.storeID)
 	return appendUint(b, 19, uint64(m.horizon))
 }
@@ -265,7 +268,8 @@ func (m *Machine) readDedupEntry(r *reader) {
 			r.unknown("DedupEntry")
 		}
 	}
-	if (entry.code == CodeReplies) != (len(codes) > 0) || bytes.Count(codes, []byte{byte(CodeValue)}) != len(values) {
+	if (entry.code == CodeReplies) != (len(codes) > 0) ||
+		bytes.Count(codes, []byte{byte(CodeValue)}) != len(values) {
 		r.fail(fmt.Errorf("%w: replies of a transaction", ErrDamaged))
 	}
 	if slices.ContainsFunc(codes, func(code byte) bool { return Code(code) > CodeNull }) {
@@ -286,7 +290,8 @@ func (m *Machine) readDedupEntry(r *reader) {
 
 func appendEvent(b []byte, e *Event) []byte {
 	b = appendUint(b, 1, e.Index)
-	b = appendUint(b, 2, uint64(e.Command+1)) // Command is -1 if no command but an expiry caused the event
+	// Command is -1 if no command but an expiry caused the event
+	b = appendUint(b, 2, uint64(e.Command+1))
 	b = appendBytes(b, 3, e.Key)
 	b = appendBytes(b, 4, e.Value)
 	b = appendBool(b, 5, e.Deleted)

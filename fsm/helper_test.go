@@ -56,7 +56,10 @@ func (l *testLeader) start() {
 	l.t.Helper()
 	l.term++
 	l.number, l.elapsed = 0, 0
-	l.append(&Entry{Commands: []Command{{Kind: KindLeaderStart, Nonce: l.term * 7, Version: Version}}})
+	l.append(&Entry{Commands: []Command{{
+		Kind: KindLeaderStart, Nonce: l.term * 7,
+		Version: Version,
+	}}})
 }
 
 func (l *testLeader) append(entry *Entry) *EntryOutcome {
@@ -75,7 +78,10 @@ func (l *testLeader) append(entry *Entry) *EntryOutcome {
 func (l *testLeader) apply(commands ...Command) *EntryOutcome {
 	l.t.Helper()
 	l.number++
-	return l.append(&Entry{Term: l.term, Number: l.number, Elapsed: l.elapsed, Wall: l.wall, Commands: commands})
+	return l.append(&Entry{
+		Term: l.term, Number: l.number, Elapsed: l.elapsed, Wall: l.wall,
+		Commands: commands,
+	})
 }
 
 // do applies one command and returns its result.
@@ -84,7 +90,8 @@ func (l *testLeader) do(command Command) Result {
 	return l.apply(command).Results[0]
 }
 
-// pass advances cluster time and the cluster clock by some milliseconds, and applies an empty entry.
+// pass advances cluster time and the cluster clock by some milliseconds, and applies an empty
+// entry.
 func (l *testLeader) pass(ms int64) *EntryOutcome {
 	l.t.Helper()
 	l.elapsed += ms
@@ -125,7 +132,10 @@ func client(id string) policy.Principal { return policy.Principal{ClientID: id} 
 func stamp(wall int64) hlc.Timestamp { return hlc.Timestamp{Wall: wall, NodeID: "c"} }
 
 func (l *testLeader) set(key, value string, change ...func(*Command)) Command {
-	c := Command{Kind: KindSet, Principal: client("c"), Key: []byte(key), Value: []byte(value), Timestamp: stamp(l.wall), Lifetime: 180_000}
+	c := Command{
+		Kind: KindSet, Principal: client("c"), Key: []byte(key), Value: []byte(value),
+		Timestamp: stamp(l.wall), Lifetime: 180_000,
+	}
 	for _, f := range change {
 		f(&c)
 	}
@@ -141,7 +151,10 @@ func ttl(ms int64) func(*Command)     { return func(c *Command) { c.TTL = ms } }
 func id(id RequestID) func(*Command)  { return func(c *Command) { c.ID = id } }
 func from(name string) func(*Command) { return func(c *Command) { c.Principal = client(name) } }
 
-func when(condition Condition) func(*Command) { return func(c *Command) { c.Condition = condition } }
+func when(condition Condition) func(
+	*Command) {
+	return func(c *Command) { c.Condition = condition }
+}
 
 func expecting(value string) func(*Command) {
 	return func(c *Command) { c.Condition, c.Expected = IfAbsentOrEqual, []byte(value) }
@@ -175,6 +188,7 @@ func vdel(key, value string, change ...func(*Command)) Command {
 func (l *testLeader) want(name string, got Result, code Code, err ErrorCode) {
 	l.t.Helper()
 	if got.Code != code || got.Error != err {
-		l.t.Errorf("%s: code %d, error %q; want code %d, error %q", name, got.Code, got.Error.Text(), code, err.Text())
+		l.t.Errorf("%s: code %d, error %q; want code %d, error %q", name, got.Code,
+			got.Error.Text(), code, err.Text())
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"holdfast/internal/glob"
 )
 
-// The methods of Machine in this file may run at the same time as Read and as each other, but not as Apply or Restore.
+// The methods of Machine in this file may run at the same time as Read and as each other, but not
+// as Apply or Restore.
 
 // KeyInfo is what operators see of a key.
 type KeyInfo struct {
@@ -19,11 +20,13 @@ type KeyInfo struct {
 	Token   *hlc.Timestamp // nil when there is none
 	// TTL is how many milliseconds of cluster time are left; negative when the key does not expire.
 	TTL int64
-	// Watchers are the clients that watch the key, in the order of their ids. Only FindKey includes clients that watch it by a pattern.
+	// Watchers are the clients that watch the key, in the order of their ids. Only FindKey includes
+	// clients that watch it by a pattern.
 	Watchers []Receiver
 }
 
-// ListKeys returns at most limit keys with the prefix that come after the key after, in byte order. An empty after is before all keys. limit must be positive.
+// ListKeys returns at most limit keys with the prefix that come after the key after, in byte order.
+// An empty after is before all keys. limit must be positive.
 func (m *Machine) ListKeys(prefix, after string, limit int) []KeyInfo {
 	var found []KeyInfo
 	m.scanKeys(prefix, after, func(r *record) bool {
@@ -33,8 +36,8 @@ func (m *Machine) ListKeys(prefix, after string, limit int) []KeyInfo {
 	return found
 }
 
-// ListExpiring returns at most limit keys with the prefix that have a deadline, the earliest first. It examines at most visits keys with a
-// deadline. all is true if it examined every one.
+// ListExpiring returns at most limit keys with the prefix that have a deadline, the earliest first.
+// It examines at most visits keys with a deadline. all is true if it examined every one.
 func (m *Machine) ListExpiring(prefix string, limit, visits int) (found []KeyInfo, all bool) {
 	all = true
 	m.values.byDeadline.Scan(func(r *record) bool {
@@ -50,8 +53,9 @@ func (m *Machine) ListExpiring(prefix string, limit, visits int) (found []KeyInf
 	return found, all
 }
 
-// CountKeys counts at most limit keys with the prefix that come after the key after, and their bytes. It returns the last key that it counted, from which the
-// caller goes on, "" if none. The bytes are those of keys and values. limit must be positive.
+// CountKeys counts at most limit keys with the prefix that come after the key after, and their
+// bytes. It returns the last key that it counted, from which the caller goes on, "" if none. The
+// bytes are those of keys and values. limit must be positive.
 func (m *Machine) CountKeys(prefix, after string, limit int) (count int, bytes int64, last string) {
 	m.scanKeys(prefix, after, func(r *record) bool {
 		count++
@@ -62,7 +66,8 @@ func (m *Machine) CountKeys(prefix, after string, limit int) (count int, bytes i
 	return count, bytes, last
 }
 
-// FindKey returns what operators see of one key. Its Watchers are those that would be notified of a change now.
+// FindKey returns what operators see of one key. Its Watchers are those that would be notified of a
+// change now.
 func (m *Machine) FindKey(key string) (KeyInfo, bool) {
 	found, ok := m.values.find([]byte(key))
 	if !ok || found.deadline <= m.now {
@@ -73,8 +78,9 @@ func (m *Machine) FindKey(key string) (KeyInfo, bool) {
 	return info, true
 }
 
-// scanKeys calls visit, in byte order, for each key that has the prefix, comes after the key after, and has not expired. It ends when visit
-// returns false. No key is empty, so an empty after is before all keys.
+// scanKeys calls visit, in byte order, for each key that has the prefix, comes after the key after,
+// and has not expired. It ends when visit returns false. No key is empty, so an empty after is
+// before all keys.
 func (m *Machine) scanKeys(prefix, after string, visit func(*record) bool) {
 	first := max(prefix, after)
 	m.values.byKey.Ascend(&record{data: first, keySize: uint32(len(first))}, func(r *record) bool {
@@ -107,9 +113,10 @@ type WatchInfo struct {
 
 func (w *WatchInfo) id() watchID { return watchID{w.Key, w.Pattern, w.ClientID} }
 
-// ListWatches returns at most limit watches that come after the watch after. It returns those whose key or pattern begins with prefix, of the client clientID or, if
-// that is empty, of all clients. The order is that of the text, then keys before patterns, then client ids. Of after, only Key, Pattern and ClientID
-// matter; the zero WatchInfo is before all watches. limit must be positive.
+// ListWatches returns at most limit watches that come after the watch after. It returns those whose
+// key or pattern begins with prefix, of the client clientID or, if that is empty, of all clients.
+// The order is that of the text, then keys before patterns, then client ids. Of after, only Key,
+// Pattern and ClientID matter; the zero WatchInfo is before all watches. limit must be positive.
 func (m *Machine) ListWatches(prefix, clientID string, after WatchInfo, limit int) []WatchInfo {
 	var found []WatchInfo
 	first := &watch{watchID: after.id()}
@@ -135,10 +142,11 @@ func (m *Machine) ListWatches(prefix, clientID string, after WatchInfo, limit in
 
 // HasWatches reports whether a client watches any key or pattern.
 func (m *Machine) HasWatches(clientID string) (watches bool) {
-	m.watches.byClient.Ascend(&watch{watchID: watchID{clientID: clientID}}, func(first *watch) bool {
-		watches = first.clientID == clientID
-		return false
-	})
+	m.watches.byClient.Ascend(&watch{watchID: watchID{clientID: clientID}},
+		func(first *watch) bool {
+			watches = first.clientID == clientID
+			return false
+		})
 	return watches
 }
 
@@ -150,38 +158,46 @@ func (m *Machine) WatchesNearlyFull() bool {
 		w.patterns.weight*whole >= maxPatternWeight*part
 }
 
-// PatternWeight returns the sum of the weights of all watched patterns: an upper bound on what a byte of a key costs
-// when the key changes.
+// PatternWeight returns the sum of the weights of all watched patterns: an upper bound on what a
+// byte of a key costs when the key changes.
 func (m *Machine) PatternWeight() int { return m.watches.patterns.weight }
 
-// FirstWatchAfter returns the first watch of the client whose id follows clientID in byte order, among those that
-// watch anything. ok is false after the last one.
+// FirstWatchAfter returns the first watch of the client whose id follows clientID in byte order,
+// among those that watch anything. ok is false after the last one.
 func (m *Machine) FirstWatchAfter(clientID string) (first WatchInfo, ok bool) {
-	m.watches.byClient.Ascend(&watch{watchID: watchID{clientID: clientID + "\x00"}}, func(w *watch) bool {
-		first, ok = m.watchInfo(w), true
-		return false
-	})
+	m.watches.byClient.Ascend(&watch{watchID: watchID{clientID: clientID + "\x00"}},
+		func(w *watch) bool {
+			first, ok = m.watchInfo(w), true
+			return false
+		})
 	return first, ok
 }
 
 func (m *Machine) watchInfo(w *watch) WatchInfo {
-	return WatchInfo{Key: w.key, Pattern: w.isPattern, ClientID: w.clientID, Dialect: w.dialect, Age: m.now - w.renewed}
+	return WatchInfo{
+		Key: w.key, Pattern: w.isPattern, ClientID: w.clientID, Dialect: w.dialect,
+		Age: m.now - w.renewed,
+	}
 }
 
 const (
-	// maxRepeatVisits bounds the keys that Repeat visits for a watch of a pattern, and maxRepeated the size of the
-	// value in bytes that it repeats.
+	// maxRepeatVisits bounds the keys that Repeat visits for a watch of a pattern, and maxRepeated
+	// the size of the value in bytes that it repeats.
 	maxRepeatVisits = 20
 	maxRepeated     = 4096
 )
 
-// Repeat returns a notification that tells the client of a watch what a key that it watches has now. It is no
-// change, and has no version. If it finds no subscriber, the client is gone. ok is false in two cases: the value
-// has more than maxRepeated bytes; or none of the first maxRepeatVisits keys with the pattern's prefix matches
-// the pattern and may be read by the client. The cost does not depend on how many watches there are.
+// Repeat returns a notification that tells the client of a watch what a key that it watches has
+// now. It is no change, and has no version. If it finds no subscriber, the client is gone. ok is
+// false in two cases: the value has more than maxRepeated bytes; or none of the first
+// maxRepeatVisits keys with the pattern's prefix matches the pattern and may be read by the client.
+// The cost does not depend on how many watches there are.
 func (m *Machine) Repeat(w *WatchInfo) (event Event, ok bool) {
 	// Index is one more than the last: a KEYNOTIFY up to now came before the notification.
-	event = Event{Index: m.index + 1, Key: w.Key, At: m.now, Receivers: []Receiver{{ClientID: w.ClientID, Dialect: w.Dialect}}}
+	event = Event{
+		Index: m.index + 1, Key: w.Key, At: m.now,
+		Receivers: []Receiver{{ClientID: w.ClientID, Dialect: w.Dialect}},
+	}
 	if !w.Pattern {
 		found, exists := m.values.find([]byte(w.Key))
 		if exists = exists && found.deadline > m.now; exists {
@@ -198,8 +214,10 @@ func (m *Machine) Repeat(w *WatchInfo) (event Event, ok bool) {
 	m.scanKeys(granted.pattern.Prefix(), "", func(r *record) bool {
 		visits++
 		key := r.key()
-		if len(key) <= glob.MaxWatchedKey && len(r.value()) <= maxRepeated && utf8.ValidString(key) && granted.pattern.MatchText(key) &&
-			fitsTopic(w.ClientID, key) && (granted.grants == nil || granted.grants.Allow([]byte(key))) {
+		if len(key) <= glob.MaxWatchedKey && len(r.value()) <= maxRepeated &&
+			utf8.ValidString(key) && granted.pattern.MatchText(key) &&
+			fitsTopic(w.ClientID, key) &&
+			(granted.grants == nil || granted.grants.Allow([]byte(key))) {
 			event.Key, event.Value, ok = key, r.value(), true
 		}
 		return !ok && visits < maxRepeatVisits
@@ -209,7 +227,10 @@ func (m *Machine) Repeat(w *WatchInfo) (event Event, ok bool) {
 
 // EndCommand returns the command that ends the watch, whatever its age.
 func (w *WatchInfo) EndCommand() Command {
-	command := Command{Kind: KindWatchEnd, Key: []byte(w.Key), Pattern: w.Pattern, NotificationIndex: anyAge, ChangedAt: math.MaxInt64}
+	command := Command{
+		Kind: KindWatchEnd, Key: []byte(w.Key), Pattern: w.Pattern,
+		NotificationIndex: anyAge, ChangedAt: math.MaxInt64,
+	}
 	command.Principal.ClientID = w.ClientID
 	return command
 }

@@ -13,7 +13,8 @@ import (
 // maxNotificationTopic is how long an MQTT topic name can be, in bytes.
 const maxNotificationTopic = 65_535
 
-// fitsTopic reports whether a client can be notified of a key: the notification topic contains the client id and the key.
+// fitsTopic reports whether a client can be notified of a key: the notification topic contains the
+// client id and the key.
 func fitsTopic[T ~string | ~[]byte](clientID string, key T) bool {
 	return topics.NotificationSize(clientID, key) <= maxNotificationTopic
 }
@@ -43,7 +44,9 @@ func (m *Machine) keyNotify(command *Command, result *Result) {
 	if command.Pattern {
 		kind = 'Q'
 	}
-	m.mixIntoStateHash(kind, xxhash.Sum64(command.Key), xxhash.Sum64String(command.Principal.ClientID), uint64(result.Dialect), uint64(command.BrokerTime))
+	m.mixIntoStateHash(kind, xxhash.Sum64(command.Key),
+		xxhash.Sum64String(command.Principal.ClientID), uint64(result.Dialect),
+		uint64(command.BrokerTime))
 	result.Code = CodeOK
 }
 
@@ -62,8 +65,9 @@ func (m *Machine) keyNotifyStop(command *Command, result *Result) {
 	result.Code = CodeOK
 }
 
-// clientGone ends the watches of a client that disconnected. Times of the broker are only compared with times of the broker:
-// a watch that was made at an unknown time, or after the disconnect, stays.
+// clientGone ends the watches of a client that disconnected. Times of the broker are only compared
+// with times of the broker: a watch that was made at an unknown time, or after the disconnect,
+// stays.
 func (m *Machine) clientGone(command *Command) {
 	for _, candidate := range m.watches.ofClient(command.Principal.ClientID, command.Everyone) {
 		if candidate.brokerTime != 0 && candidate.brokerTime <= command.BrokerTime {
@@ -72,15 +76,18 @@ func (m *Machine) clientGone(command *Command) {
 	}
 }
 
-// watchGrace is in milliseconds of cluster time. A notification without a subscriber ends a watch only if the watch was made or renewed at least
-// watchGrace before the change: a client may send KEYNOTIFY before it subscribes.
+// watchGrace is in milliseconds of cluster time. A notification without a subscriber ends a watch
+// only if the watch was made or renewed at least watchGrace before the change: a client may send
+// KEYNOTIFY before it subscribes.
 const watchGrace = 5_000
 
-// anyAge is the NotificationIndex of a WatchEnd by an operator: it ends exactly one watch, whatever its age.
+// anyAge is the NotificationIndex of a WatchEnd by an operator: it ends exactly one watch, whatever
+// its age.
 const anyAge = math.MaxUint64
 
-// watchEnd ends one watch for an operator. For a notification without a subscriber it ends the client's watches of the key, and of patterns that match
-// the key. Of these, watches that were made or renewed less than watchGrace before the change stay.
+// watchEnd ends one watch for an operator. For a notification without a subscriber it ends the
+// client's watches of the key, and of patterns that match the key. Of these, watches that were made
+// or renewed less than watchGrace before the change stay.
 func (m *Machine) watchEnd(command *Command) {
 	if found, ok := m.watches.find(command.watchID()); ok && command.mayEnd(found) {
 		m.endWatch(found)
@@ -99,7 +106,8 @@ func (m *Machine) watchEnd(command *Command) {
 
 // mayEnd reports whether the age of a watch lets a WatchEnd end it.
 func (c *Command) mayEnd(w *watch) bool {
-	return c.NotificationIndex == anyAge || w.index < c.NotificationIndex && w.renewed+watchGrace <= c.ChangedAt
+	return c.NotificationIndex == anyAge || w.index < c.NotificationIndex && w.renewed+
+		watchGrace <= c.ChangedAt
 }
 
 func (m *Machine) endWatch(ended *watch) {

@@ -15,7 +15,8 @@ func (m *Machine) Pinned(id string) bool {
 	return pinned
 }
 
-// setPinned pins a raft id as a non-voter, or removes the pin. It fails if maxPinned ids are pinned.
+// setPinned pins a raft id as a non-voter, or removes the pin. It fails if maxPinned ids are
+// pinned.
 func (m *Machine) setPinned(id string, wanted bool) Result {
 	at, pinned := slices.BinarySearch(m.pinned, id)
 	switch {
@@ -23,7 +24,8 @@ func (m *Machine) setPinned(id string, wanted bool) Result {
 		return Result{Code: CodeError, Error: ErrorQuota}
 	case wanted && !pinned:
 		m.mixIntoStateHash('M', xxhash.Sum64String(id))
-		m.pinned = slices.Insert(slices.Clone(m.pinned), at, id) // a copy: a snapshot may still read the old one
+		// a copy: a snapshot may still read the old one
+		m.pinned = slices.Insert(slices.Clone(m.pinned), at, id)
 	case !wanted && pinned:
 		m.mixIntoStateHash('m', xxhash.Sum64String(id))
 		m.pinned = slices.Delete(slices.Clone(m.pinned), at, at+1)

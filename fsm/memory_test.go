@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A million keys of 20 bytes with values of 100 bytes cost at most 110 bytes of live heap each beside key and value.
+// A million keys of 20 bytes with values of 100 bytes cost at most 110 bytes of live heap each
+// beside key and value.
 func TestMemoryPerKeyIsBounded(t *testing.T) {
 	const keys, batch, keySize, valueSize, most = 1_000_000, 1000, 20, 100, 110
 	l := newLeader(t)
@@ -38,7 +39,10 @@ func TestMemoryPerOutcomeIsBounded(t *testing.T) {
 	d := newDedup()
 	random := rand.New(rand.NewPCG(1, 1))
 	for n := range int64(outcomes) {
-		m := dedupEntry{expires: 180_000 + n/10, client: uint64(n % 1000), index: uint64(n), code: CodeOK}
+		m := dedupEntry{
+			expires: 180_000 + n/10, client: uint64(n % 1000), index: uint64(n),
+			code: CodeOK,
+		}
 		binary.LittleEndian.PutUint64(m.id[:], random.Uint64())
 		d.put(m, nil)
 	}

@@ -9,13 +9,15 @@ import (
 	"holdfast/internal/glob"
 )
 
-// Mirror is a setting: the leader publishes the value of each key that matches a pattern as a retained message (docs/protocol.md, Mirrors).
+// Mirror is a setting: the leader publishes the value of each key that matches a pattern as a
+// retained message (docs/protocol.md, Mirrors).
 type Mirror struct {
 	Keys  string // pattern of package glob
 	Topic string // prefix of the topic; the key follows
 }
 
-// MaxMirrors bounds the mirrors. Together with glob.MaxWatchedKey it bounds what they add to the cost of a change.
+// MaxMirrors bounds the mirrors. Together with glob.MaxWatchedKey it bounds what they add to the
+// cost of a change.
 const MaxMirrors = 64
 
 var (
@@ -31,7 +33,8 @@ type compiledMirror struct {
 	topic   string
 }
 
-// compileMirrors compiles the patterns of mirrors. All replicas must accept the same mirrors, so that may change only with a version of the log.
+// compileMirrors compiles the patterns of mirrors. All replicas must accept the same mirrors, so
+// that may change only with a version of the log.
 func compileMirrors(settings []Mirror) (mirrors, error) {
 	if len(settings) > MaxMirrors {
 		return nil, errMirrors
@@ -47,8 +50,8 @@ func compileMirrors(settings []Mirror) (mirrors, error) {
 	return compiled, nil
 }
 
-// of returns the topic prefix of the first mirror that matches a key. A key that is longer than glob.MaxWatchedKey, or not
-// valid UTF-8, has no mirror.
+// of returns the topic prefix of the first mirror that matches a key. A key that is longer than
+// glob.MaxWatchedKey, or not valid UTF-8, has no mirror.
 func (s mirrors) of(key string) (topic string, ok bool) {
 	if len(s) == 0 || len(key) > glob.MaxWatchedKey || !utf8.ValidString(key) {
 		return "", false
@@ -61,7 +64,8 @@ func (s mirrors) of(key string) (topic string, ok bool) {
 	return "", false
 }
 
-// cost returns an upper bound on the work to find the mirror of a key: the sum over all mirrors of glob.Pattern.Weight for each byte of the key.
+// cost returns an upper bound on the work to find the mirror of a key: the sum over all mirrors of
+// glob.Pattern.Weight for each byte of the key.
 func (s mirrors) cost(key string) (cost int) {
 	if len(key) > glob.MaxWatchedKey {
 		return 0
@@ -100,15 +104,22 @@ func (m *Machine) Mirrored(key string) (shown Mirrored, ok bool) {
 
 // mirroredRecord returns a record as a mirror shows it.
 func mirroredRecord(topic string, r *record) Mirrored {
-	return Mirrored{Topic: topic, Exists: true, Value: r.value(), Version: r.version().Timestamp(hlc.StoreNodeID)}
+	return Mirrored{
+		Topic: topic, Exists: true, Value: r.value(),
+		Version: r.version().Timestamp(hlc.StoreNodeID),
+	}
 }
 
-// maxMirrorScanCost bounds the bytes that one call of ScanMirrored compares with patterns. The state is locked meanwhile.
+// maxMirrorScanCost bounds the bytes that one call of ScanMirrored compares with patterns. The
+// state is locked meanwhile.
 const maxMirrorScanCost = 2_000_000
 
-// ScanMirrored examines the next keys after a key, in byte order: limit keys, or fewer if it takes long to find their mirrors. It calls visit for each
-// that has not expired and has a mirror. It returns the last key that it examined, or after, and whether there are more.
-func (m *Machine) ScanMirrored(after string, limit int, visit func(key string, shown Mirrored)) (last string, more bool) {
+// ScanMirrored examines the next keys after a key, in byte order: limit keys, or fewer if it takes
+// long to find their mirrors. It calls visit for each that has not expired and has a mirror. It
+// returns the last key that it examined, or after, and whether there are more.
+func (m *Machine) ScanMirrored(after string, limit int,
+	visit func(key string, shown Mirrored),
+) (last string, more bool) {
 	last = after
 	cost := 0
 	m.values.byKey.Ascend(&record{data: after, keySize: uint32(len(after))}, func(r *record) bool {

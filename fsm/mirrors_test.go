@@ -10,7 +10,8 @@ import (
 	"holdfast/hlc"
 )
 
-// byTheRules returns by topic what the mirrors of TestMirroredKeysAreWhatChanged should show. It gets each key as a client would.
+// byTheRules returns by topic what the mirrors of TestMirroredKeysAreWhatChanged should show. It
+// gets each key as a client would.
 func (l *testLeader) byTheRules() map[string]string {
 	all := make(map[string]string)
 	for _, letter := range "ab" {
@@ -27,7 +28,8 @@ func (l *testLeader) byTheRules() map[string]string {
 					topic = "seven/"
 				}
 				if read := l.get(key); topic != "" && read.Code == CodeValue {
-					all[topic+key] = read.Value + " " + read.version.Timestamp(hlc.StoreNodeID).String()
+					all[topic+key] = read.Value + " " +
+						read.version.Timestamp(hlc.StoreNodeID).String()
 				}
 			}
 		}
@@ -67,12 +69,17 @@ func TestMirroredKeysAreWhatChanged(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		l := newLeader(t)
 		l.configure(func(s *Settings) {
-			s.Mirrors = []Mirror{{Keys: "a[0-4]", Topic: "low/"}, {Keys: "a*", Topic: "a/"}, {Keys: "?7", Topic: "seven/"}}
+			s.Mirrors = []Mirror{
+				{Keys: "a[0-4]", Topic: "low/"},
+				{Keys: "a*", Topic: "a/"},
+				{Keys: "?7", Topic: "seven/"},
+			}
 		})
 		copied := make(map[string]string)
 		for step := range 300 {
 			key := fmt.Sprintf("%c%d", "ab"[r.IntN(2)], r.IntN(10))
-			set := l.set(key, fmt.Sprint(step), ttl(int64(r.IntN(2)*(1+r.IntN(500)))), id(l.newID()))
+			set := l.set(key, fmt.Sprint(step), ttl(int64(r.IntN(2)*(1+r.IntN(500)))),
+				id(l.newID()))
 			var outcome *EntryOutcome
 			switch r.IntN(6) {
 			case 0, 1:
@@ -83,7 +90,8 @@ func TestMirroredKeysAreWhatChanged(t *testing.T) {
 				outcome = l.apply(vdel(key, fmt.Sprint(step-1)))
 			case 4:
 				outcome = l.apply(Command{
-					Kind: KindTxn, ID: l.newID(), Principal: client("c"), Timestamp: stamp(l.wall), Lifetime: 180_000,
+					Kind: KindTxn, ID: l.newID(), Principal: client("c"), Timestamp: stamp(l.wall),
+					Lifetime:   180_000,
 					Operations: []Command{del("a1"), l.set("a5", "txn"), l.set("b7", "txn")},
 				})
 			default:
@@ -92,7 +100,8 @@ func TestMirroredKeysAreWhatChanged(t *testing.T) {
 			l.follow(copied, outcome)
 			want := l.byTheRules()
 			if scanned := l.shown(); !maps.Equal(copied, want) || !maps.Equal(scanned, want) {
-				t.Fatalf("seed %d, step %d: followed %v, scanned %v, want %v", seed, step, copied, scanned, want)
+				t.Fatalf("seed %d, step %d: followed %v, scanned %v, want %v", seed, step, copied,
+					scanned, want)
 			}
 		}
 		if len(copied) == 0 {
@@ -103,7 +112,12 @@ func TestMirroredKeysAreWhatChanged(t *testing.T) {
 
 func TestFirstMirrorThatMatchesShowsTheKey(t *testing.T) {
 	l := newLeader(t)
-	l.configure(func(s *Settings) { s.Mirrors = []Mirror{{Keys: "line/*", Topic: "lines/"}, {Keys: "*", Topic: "all/"}} })
+	l.configure(func(s *Settings) {
+		s.Mirrors = []Mirror{
+			{Keys: "line/*", Topic: "lines/"},
+			{Keys: "*", Topic: "all/"},
+		}
+	})
 	for name, test := range map[string]struct {
 		key, topic string
 		ok         bool
@@ -127,7 +141,8 @@ func TestScanOfMirrorsIsBounded(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) {
 		for i := range MaxMirrors {
-			s.Mirrors = append(s.Mirrors, Mirror{Keys: fmt.Sprintf("*[a-é][a-é][a-é][a-é][a-é]z*%d?q", i), Topic: "t/"})
+			s.Mirrors = append(s.Mirrors,
+				Mirror{Keys: fmt.Sprintf("*[a-é][a-é][a-é][a-é][a-é]z*%d?q", i), Topic: "t/"})
 		}
 	})
 	for i := range 50 {
@@ -169,7 +184,11 @@ func TestMirrorsThatNoMemberCanReadAreRefused(t *testing.T) {
 			l := newLeader(t)
 			settings := DefaultSettings()
 			settings.Mirrors = mirrors
-			data := AppendEntry(nil, &Entry{Term: l.term, Number: 1, Wall: l.wall, Commands: []Command{{Kind: KindConfigure, Settings: &settings}}})
+			data := AppendEntry(nil,
+				&Entry{
+					Term: l.term, Number: 1, Wall: l.wall,
+					Commands: []Command{{Kind: KindConfigure, Settings: &settings}},
+				})
 			if _, err := l.m.Apply(l.index+1, l.term, data); err == nil {
 				t.Error("applied")
 			}
@@ -177,14 +196,16 @@ func TestMirrorsThatNoMemberCanReadAreRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkSetWithMirrors measures a SET of a key that matches no mirror, with none, one and MaxMirrors of them.
+// BenchmarkSetWithMirrors measures a SET of a key that matches no mirror, with none, one and
+// MaxMirrors of them.
 func BenchmarkSetWithMirrors(b *testing.B) {
 	for _, count := range []int{0, 1, MaxMirrors} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
 			l := newLeader(b)
 			l.configure(func(s *Settings) {
 				for i := range count {
-					s.Mirrors = append(s.Mirrors, Mirror{Keys: fmt.Sprintf("lines/%d/*", i), Topic: "lines/"})
+					s.Mirrors = append(s.Mirrors,
+						Mirror{Keys: fmt.Sprintf("lines/%d/*", i), Topic: "lines/"})
 				}
 			})
 			b.ReportAllocs()

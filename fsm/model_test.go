@@ -13,8 +13,9 @@ import (
 	"holdfast/internal/policy"
 )
 
-// model is the store as a reader of the protocol page would write it down: maps, scans, no cleverness. It shares no code with
-// the machine beyond commands, timestamps and the texts of errors.
+// model is the store as a reader of the protocol page would write it down: maps, scans, no
+// cleverness. It shares no code with the machine beyond commands, timestamps and the texts of
+// errors.
 type model struct {
 	now, wall      int64
 	leaderStart    int64 // cluster time when the leader began
@@ -82,7 +83,11 @@ func (m *model) expire(told *[]string) {
 		delete(m.keys, d.key)
 	}
 	// The machine forgets in steps of 1024 ms.
-	maps.DeleteFunc(m.done, func(_ RequestID, d modelDone) bool { return (d.until+1023)/1024*1024 <= m.now })
+	maps.DeleteFunc(m.done, func(_ RequestID,
+		d modelDone,
+	) bool {
+		return (d.until+1023)/1024*1024 <= m.now
+	})
 }
 
 func (m *model) notify(told *[]string, key, what, version string) {
@@ -133,7 +138,9 @@ func (m *model) run(c *Command, told *[]string) string {
 		delete(m.watching, w)
 		return "ok"
 	case KindSet:
-		if c.Timestamp.Wall > m.wall+60_000 && (c.Timestamp.Wall > m.clock || c.Timestamp.Wall == m.clock && int64(c.Timestamp.Counter) > m.counter) {
+		if c.Timestamp.Wall > m.wall+60_000 &&
+			(c.Timestamp.Wall > m.clock || c.Timestamp.Wall == m.clock &&
+				int64(c.Timestamp.Counter) > m.counter) {
 			return "err " + ErrorTimestampSkew.Text()
 		}
 	}
@@ -167,7 +174,8 @@ func (m *model) run(c *Command, told *[]string) string {
 		m.notify(told, key, "gone", v.version)
 		return "deleted " + v.version
 	}
-	if exists && (c.Condition == IfAbsent || c.Condition == IfAbsentOrEqual && v.value != string(c.Expected)) {
+	if exists && (c.Condition == IfAbsent || c.Condition == IfAbsentOrEqual &&
+		v.value != string(c.Expected)) {
 		return "not applied " + v.version
 	}
 	next := modelValue{value: string(c.Value), version: m.nextVersion(c.Timestamp)}
@@ -183,7 +191,8 @@ func (m *model) run(c *Command, told *[]string) string {
 	return "ok " + next.version
 }
 
-// transact checks each operation against the state before the transaction. If none is refused and no condition is unmet, it runs them in order.
+// transact checks each operation against the state before the transaction. If none is refused and
+// no condition is unmet, it runs them in order.
 func (m *model) transact(c *Command, told *[]string) string {
 	uses := map[string][]Kind{}
 	for i := range c.Operations {
@@ -191,7 +200,8 @@ func (m *model) transact(c *Command, told *[]string) string {
 		uses[key] = append(uses[key], c.Operations[i].Kind)
 	}
 	for _, kinds := range uses {
-		if reads := slices.Contains(kinds, KindGet) && slices.ContainsFunc(kinds, func(k Kind) bool { return k != KindGet }); reads ||
+		if reads := slices.Contains(kinds, KindGet) &&
+			slices.ContainsFunc(kinds, func(k Kind) bool { return k != KindGet }); reads ||
 			len(kinds) > 1 && !slices.Contains(kinds, KindGet) {
 			return "err " + ErrorSyntax.Text()
 		}
@@ -277,10 +287,14 @@ func describe(r Result) string {
 
 func drawCommand(t *rapid.T, wall int64) Command {
 	if rapid.IntRange(0, 5).Draw(t, "transaction") > 0 {
-		return drawOf(t, wall, KindSet, KindSet, KindSet, KindDel, KindVDel, KindGet, KindKeyNotify, KindKeyNotifyStop)
+		return drawOf(t, wall, KindSet, KindSet, KindSet, KindDel, KindVDel, KindGet, KindKeyNotify,
+			KindKeyNotifyStop)
 	}
 	c := drawOf(t, wall, KindSet) // its times, id and lifetime are the transaction's
-	c = Command{Kind: KindTxn, ID: c.ID, Principal: c.Principal, Lifetime: c.Lifetime, Timestamp: c.Timestamp, Token: c.Token}
+	c = Command{
+		Kind: KindTxn, ID: c.ID, Principal: c.Principal, Lifetime: c.Lifetime,
+		Timestamp: c.Timestamp, Token: c.Token,
+	}
 	for range rapid.IntRange(0, 3).Draw(t, "operations") {
 		operation := drawOf(t, wall, KindSet, KindSet, KindDel, KindVDel, KindGet)
 		operation.ID, operation.Lifetime = RequestID{}, 0
@@ -292,19 +306,25 @@ func drawCommand(t *rapid.T, wall int64) Command {
 
 func drawOf(t *rapid.T, wall int64, kinds ...Kind) Command {
 	c := Command{
-		Kind:      rapid.SampledFrom(kinds).Draw(t, "kind"),
-		Principal: policy.Principal{ClientID: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "client")},
-		Key:       []byte(rapid.SampledFrom([]string{"x", "y", "z\x00"}).Draw(t, "key")),
-		Lifetime:  rapid.Int64Range(0, 4000).Draw(t, "lifetime"),
+		Kind: rapid.SampledFrom(kinds).Draw(t, "kind"),
+		Principal: policy.Principal{ClientID: rapid.SampledFrom([]string{"a", "b"}).Draw(t,
+			"client")},
+		Key:      []byte(rapid.SampledFrom([]string{"x", "y", "z\x00"}).Draw(t, "key")),
+		Lifetime: rapid.Int64Range(0, 4000).Draw(t, "lifetime"),
 	}
-	if (c.Kind == KindKeyNotify || c.Kind == KindKeyNotifyStop) && rapid.Bool().Draw(t, "is pattern") {
-		c.Pattern, c.Key = true, []byte(rapid.SampledFrom([]string{"*", "x", "[xy]", "z*"}).Draw(t, "pattern"))
+	if (c.Kind == KindKeyNotify || c.Kind == KindKeyNotifyStop) &&
+		rapid.Bool().Draw(t, "is pattern") {
+		c.Pattern, c.Key = true,
+			[]byte(rapid.SampledFrom([]string{"*", "x", "[xy]", "z*"}).Draw(t, "pattern"))
 	}
 	if n := rapid.ByteRange(0, 40).Draw(t, "id"); n < 20 {
 		c.ID[0], c.ID[15] = n, 1
 	}
 	value := rapid.SampledFrom([]string{"", "1", "2"})
-	moment := rapid.SampledFrom([]int64{wall, wall - 5, wall + 1, wall + 60_000, wall + 60_001, wall + 70_000})
+	moment := rapid.SampledFrom([]int64{
+		wall, wall - 5, wall + 1, wall + 60_000, wall + 60_001,
+		wall + 70_000,
+	})
 	if c.Kind == KindSet || c.Kind == KindVDel {
 		c.Value = []byte(value.Draw(t, "value"))
 	}
@@ -314,32 +334,45 @@ func drawOf(t *rapid.T, wall int64, kinds ...Kind) Command {
 			c.Expected = []byte(value.Draw(t, "expected"))
 		}
 		c.TTL = rapid.SampledFrom([]int64{0, 0, 1, 100, 3000}).Draw(t, "ttl")
-		c.Timestamp = hlc.Timestamp{Wall: moment.Draw(t, "timestamp"), Counter: rapid.Uint64Range(0, 3).Draw(t, "counter"), NodeID: "c"}
+		c.Timestamp = hlc.Timestamp{
+			Wall:    moment.Draw(t, "timestamp"),
+			Counter: rapid.Uint64Range(0, 3).Draw(t, "counter"), NodeID: "c",
+		}
 	}
 	if c.Kind == KindDel && rapid.Bool().Draw(t, "if version") {
 		c.Condition = IfVersion
 	}
 	if c.Condition == IfVersion { // of some value, or of none
 		c.ExpectedVersion = hlc.Timestamp{
-			Wall: wall + rapid.Int64Range(-3000, 0).Draw(t, "version time"), Counter: rapid.Uint64Range(0, 2).Draw(t, "version counter"), NodeID: hlc.StoreNodeID,
+			Wall:    wall + rapid.Int64Range(-3000, 0).Draw(t, "version time"),
+			Counter: rapid.Uint64Range(0, 2).Draw(t, "version counter"),
+			NodeID:  hlc.StoreNodeID,
 		}
 	}
-	if c.Kind != KindGet && c.Kind != KindKeyNotify && c.Kind != KindKeyNotifyStop && rapid.IntRange(0, 3).Draw(t, "fenced") == 0 {
-		c.Token = hlc.Timestamp{Wall: moment.Draw(t, "token time"), NodeID: rapid.SampledFrom([]string{"s", "t"}).Draw(t, "token node")}
+	if c.Kind != KindGet && c.Kind != KindKeyNotify && c.Kind != KindKeyNotifyStop &&
+		rapid.IntRange(0, 3).Draw(t, "fenced") == 0 {
+		c.Token = hlc.Timestamp{
+			Wall:   moment.Draw(t, "token time"),
+			NodeID: rapid.SampledFrom([]string{"s", "t"}).Draw(t, "token node"),
+		}
 	}
 	return c
 }
 
 func TestMachineAgreesWithTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &model{keys: map[string]modelValue{}, watching: map[modelWatch]bool{}, done: map[RequestID]modelDone{}}
+		m := &model{
+			keys: map[string]modelValue{}, watching: map[modelWatch]bool{},
+			done: map[RequestID]modelDone{},
+		}
 		l := newLeader(rt)
 		for range rapid.IntRange(1, 40).Draw(rt, "entries") {
 			if rapid.IntRange(0, 15).Draw(rt, "leader") == 0 {
 				m.leaderStart = m.now
 				l.start()
 			}
-			l.elapsed += rapid.SampledFrom([]int64{0, 0, 1, 99, 100, 1500, 5000}).Draw(rt, "elapsed")
+			l.elapsed += rapid.SampledFrom([]int64{0, 0, 1, 99, 100, 1500, 5000}).Draw(rt,
+				"elapsed")
 			l.wall += rapid.SampledFrom([]int64{0, 0, 1, 500, -300, 90_000}).Draw(rt, "wall")
 			m.now, m.wall = max(m.now, m.leaderStart+l.elapsed), max(m.wall, l.wall)
 			commands := make([]Command, rapid.IntRange(0, 4).Draw(rt, "commands"))
@@ -364,37 +397,49 @@ func TestMachineAgreesWithTheModel(t *testing.T) {
 					if e.Deleted {
 						what = "gone"
 					}
-					told = append(told, fmt.Sprintf("%s: %q %s %s", r.ClientID, e.Key, what, e.Version))
+					told = append(told,
+						fmt.Sprintf("%s: %q %s %s", r.ClientID, e.Key, what, e.Version))
 				}
 			}
 			if fmt.Sprint(got) != fmt.Sprint(want) || fmt.Sprint(told) != fmt.Sprint(wantTold) {
-				rt.Fatalf("results\n got %q\nwant %q\ntold\n got %q\nwant %q", got, want, told, wantTold)
+				rt.Fatalf("results\n got %q\nwant %q\ntold\n got %q\nwant %q", got, want, told,
+					wantTold)
 			}
 		}
-		if len(m.keys) != l.m.Status().Keys || len(m.watching) != l.m.Status().Watches || len(m.done) != l.m.Status().Remembered {
-			rt.Fatalf("the machine has %+v; the model has %d keys, %d watches, %d outcomes", l.m.Status(), len(m.keys), len(m.watching), len(m.done))
+		if len(m.keys) != l.m.Status().Keys || len(m.watching) != l.m.Status().Watches ||
+			len(m.done) != l.m.Status().Remembered {
+			rt.Fatalf("the machine has %+v; the model has %d keys, %d watches, %d outcomes",
+				l.m.Status(), len(m.keys), len(m.watching), len(m.done))
 		}
 	})
 }
 
-// drawExpected makes about half of the commands with IfVersion expect the version that their key has, if the key exists.
+// drawExpected makes about half of the commands with IfVersion expect the version that their key
+// has, if the key exists.
 func (m *model) drawExpected(t *rapid.T, c *Command) {
-	if v, exists := m.keys[string(c.Key)]; exists && c.Condition == IfVersion && rapid.Bool().Draw(t, "the version that is there") {
+	if v, exists := m.keys[string(c.Key)]; exists && c.Condition == IfVersion &&
+		rapid.Bool().Draw(t, "the version that is there") {
 		c.ExpectedVersion, _ = hlc.Parse(v.version)
 	}
 }
 
-// drawLog draws a log as leaders that come and go would write it. Some entries skip numbers, or repeat one, or are of an earlier leader: a machine
-// ignores them.
+// drawLog draws a log as leaders that come and go would write it. Some entries skip numbers, or
+// repeat one, or are of an earlier leader: a machine ignores them.
 func drawLog(t *rapid.T) []logged {
 	var log []logged
 	term, number, elapsed, wall := uint64(0), uint64(0), int64(0), int64(startWall)
 	for i := range rapid.IntRange(1, 40).Draw(t, "length") {
-		entry := &Entry{Term: term, Number: number + 1, Elapsed: elapsed, Wall: wall, Published: rapid.Uint64Range(0, uint64(i)).Draw(t, "published")}
+		entry := &Entry{
+			Term: term, Number: number + 1, Elapsed: elapsed, Wall: wall,
+			Published: rapid.Uint64Range(0, uint64(i)).Draw(t, "published"),
+		}
 		switch {
 		case i == 0 || rapid.IntRange(0, 9).Draw(t, "start") == 0:
 			term, number, elapsed = term+1, 0, 0
-			entry = &Entry{Commands: []Command{{Kind: KindLeaderStart, Nonce: term, Version: Version}}}
+			entry = &Entry{Commands: []Command{{
+				Kind: KindLeaderStart, Nonce: term,
+				Version: Version,
+			}}}
 		case rapid.IntRange(0, 9).Draw(t, "out of turn") == 0:
 			switch rapid.IntRange(0, 2).Draw(t, "how") {
 			case 0:

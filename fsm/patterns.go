@@ -9,15 +9,17 @@ import (
 	"holdfast/internal/policy"
 )
 
-// The bounds of watches of patterns. Each pattern counts by its weight (glob.Pattern.Weight), which is 1 for most. The bounds limit the cost of
-// a change of a key, even if the key begins with the prefix of every pattern.
+// The bounds of watches of patterns. Each pattern counts by its weight (glob.Pattern.Weight), which
+// is 1 for most. The bounds limit the cost of a change of a key, even if the key begins with the
+// prefix of every pattern.
 const (
 	maxPatternWeight          = 10_000
 	maxPatternWeightPerClient = 1_000
 )
 
-// patternIndex finds the watches of patterns that a key matches. The cost of a lookup grows with the patterns whose literal prefix the key begins
-// with, and with the number of different prefix sizes. It does not grow with the other patterns.
+// patternIndex finds the watches of patterns that a key matches. The cost of a lookup grows with
+// the patterns whose literal prefix the key begins with, and with the number of different prefix
+// sizes. It does not grow with the other patterns.
 type patternIndex struct {
 	groups    map[string]prefixGroup // by prefix
 	sizes     []prefixSize           // sizes of the prefixes, the longest first
@@ -36,7 +38,8 @@ type prefixGroup []grantedWatch
 // grantedWatch is a watch with what the policy allows its client.
 type grantedWatch struct {
 	*watch
-	grants *policy.Grants // nil allows everything. It is nil for a watch of one key, which was checked when it was made
+	// nil allows everything. It is nil for a watch of one key, which was checked when it was made
+	grants *policy.Grants
 }
 
 func newPatternIndex() patternIndex {
@@ -46,7 +49,8 @@ func newPatternIndex() patternIndex {
 // full reports whether another watch would exceed a bound.
 func (x *patternIndex) full(added *watch) bool {
 	weight := added.pattern.Weight()
-	return x.weight+weight > maxPatternWeight || x.perClient[added.clientID]+weight > maxPatternWeightPerClient
+	return x.weight+weight > maxPatternWeight || x.perClient[added.clientID]+
+		weight > maxPatternWeightPerClient
 }
 
 // put adds a watch. No watch with its id is there.
@@ -85,7 +89,8 @@ func (x *patternIndex) addWeight(w *watch, weight int) {
 
 // countSize adds to the number of groups with a prefix of the size.
 func (x *patternIndex) countSize(size, groups int) {
-	at, found := slices.BinarySearchFunc(x.sizes, size, func(s prefixSize, size int) int { return cmp.Compare(size, s.size) })
+	at, found := slices.BinarySearchFunc(x.sizes, size,
+		func(s prefixSize, size int) int { return cmp.Compare(size, s.size) })
 	if !found {
 		x.sizes = slices.Insert(x.sizes, at, prefixSize{size: size})
 	}
@@ -95,7 +100,8 @@ func (x *patternIndex) countSize(size, groups int) {
 }
 
 func (g prefixGroup) find(w *watch) (int, bool) {
-	return slices.BinarySearchFunc(g, w, func(a grantedWatch, b *watch) int { return a.compare(&b.watchID) })
+	return slices.BinarySearchFunc(g, w,
+		func(a grantedWatch, b *watch) int { return a.compare(&b.watchID) })
 }
 
 // find returns a watch that is there with what the policy allows its client.
@@ -123,10 +129,13 @@ func (x *patternIndex) granted(w *watch) grantedWatch {
 	return grantedWatch{w, &grants}
 }
 
-// appendMatching appends to found each watch whose pattern matches the key and whose client can be notified of the key. Those with the longest prefix come
-// first. cost is an upper bound on the work: the sizes of the prefixes and, for each pattern whose prefix the key has, glob.Pattern.Weight for each byte of
-// the key.
-func (x *patternIndex) appendMatching(found []grantedWatch, key string) (all []grantedWatch, cost int) {
+// appendMatching appends to found each watch whose pattern matches the key and whose client can be
+// notified of the key. Those with the longest prefix come first. cost is an upper bound on the
+// work: the sizes of the prefixes and, for each pattern whose prefix the key has,
+// glob.Pattern.Weight for each byte of the key.
+func (x *patternIndex) appendMatching(found []grantedWatch, key string) (all []grantedWatch,
+	cost int,
+) {
 	if len(x.sizes) == 0 || len(key) > glob.MaxWatchedKey || !utf8.ValidString(key) {
 		return found, 0
 	}
@@ -164,8 +173,9 @@ func (x *patternIndex) cost(key string) (cost int) {
 	return cost
 }
 
-// MatchCost returns an upper bound on the bytes that are compared to find the watches of patterns for a change, if the
-// patterns have this weight in all (Machine.PatternWeight). It is 0 for a command that changes no key.
+// MatchCost returns an upper bound on the bytes that are compared to find the watches of patterns
+// for a change, if the patterns have this weight in all (Machine.PatternWeight). It is 0 for a
+// command that changes no key.
 func (c *Command) MatchCost(patternWeight int) int {
 	switch c.Kind {
 	case KindSet, KindDel, KindVDel:

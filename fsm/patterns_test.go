@@ -38,8 +38,10 @@ func TestPatternWatchNotifiesOfEachMatchingKey(t *testing.T) {
 	l.want("watch", l.do(watchingPattern("a", "line/*/temp")), CodeOK, NoError)
 	l.want("another client", l.do(watchingPattern("b", "*")), CodeOK, NoError)
 	l.wantNotified("changes", l.apply(
-		l.set("line/1/temp", "20"), l.set("line/1/speed", "7"), l.set("line/2/temp", "21", ttl(100)), del("line/1/temp"), l.set("\xff", "no text"),
-	), "a: line/1/temp SET 20", "b: line/1/temp SET 20", "b: line/1/speed SET 7", "a: line/2/temp SET 21", "b: line/2/temp SET 21",
+		l.set("line/1/temp", "20"), l.set("line/1/speed", "7"),
+		l.set("line/2/temp", "21", ttl(100)), del("line/1/temp"), l.set("\xff", "no text"),
+	), "a: line/1/temp SET 20", "b: line/1/temp SET 20", "b: line/1/speed SET 7",
+		"a: line/2/temp SET 21", "b: line/2/temp SET 21",
 		"a: line/1/temp DEL", "b: line/1/temp DEL")
 	l.wantNotified("expiry", l.pass(101), "a: line/2/temp DEL", "b: line/2/temp DEL")
 
@@ -50,17 +52,20 @@ func TestPatternWatchNotifiesOfEachMatchingKey(t *testing.T) {
 	l.want("STOP of the key of this name", l.do(key), CodeMissing, NoError)
 	l.want("STOP", l.do(stop), CodeOK, NoError)
 	l.want("STOP again", l.do(stop), CodeMissing, NoError)
-	l.wantNotified("after STOP", l.apply(l.set("line/3/temp", "1"), l.set("x", "1")), "a: line/3/temp SET 1")
+	l.wantNotified("after STOP", l.apply(l.set("line/3/temp", "1"), l.set("x", "1")),
+		"a: line/3/temp SET 1")
 }
 
 func TestClientIsNotifiedOnceOfAChange(t *testing.T) {
 	l := newLeader(t)
 	latest := watchingPattern("a", "k*")
 	latest.Dialect = SDK
-	l.apply(watchingPattern("a", "*"), watching("a", "key"), watching("b", "key"), watching("b", "*"))
+	l.apply(watchingPattern("a", "*"), watching("a", "key"), watching("b", "key"),
+		watching("b", "*"))
 	l.do(latest)
 	outcome := l.apply(l.set("key", "1"), l.set("*", "2"))
-	l.wantNotified("a key that several patterns match", outcome, "a: key SET 1", "b: key SET 1", "a: * SET 2", "b: * SET 2")
+	l.wantNotified("a key that several patterns match", outcome, "a: key SET 1", "b: key SET 1",
+		"a: * SET 2", "b: * SET 2")
 	if dialect := outcome.Events[0].Receivers[0].Dialect; dialect != SDK {
 		t.Errorf("it is notified in dialect %d, which is not that of its latest KEYNOTIFY", dialect)
 	}
@@ -72,11 +77,12 @@ func TestPatternWatchIsRefusedOrMatchesNothing(t *testing.T) {
 		client, pattern string
 		want            ErrorCode
 	}{
-		"an unclosed class":     {"a", "[x", ErrorSyntax},
-		"nothing":               {"a", "", ErrorSyntax},
-		"a long pattern":        {"a", strings.Repeat("x", glob.MaxSize+1), ErrorQuota},
-		"no client":             {"", "*", ErrorNotAuthorized},
-		"a long client id":      {strings.Repeat("c", 32_800), "*", NoError}, // never notified: its topic has no room for a key
+		"an unclosed class": {"a", "[x", ErrorSyntax},
+		"nothing":           {"a", "", ErrorSyntax},
+		"a long pattern":    {"a", strings.Repeat("x", glob.MaxSize+1), ErrorQuota},
+		"no client":         {"", "*", ErrorNotAuthorized},
+		// never notified: its topic has no room for a key
+		"a long client id":      {strings.Repeat("c", 32_800), "*", NoError},
 		"the longest pattern":   {"a", strings.Repeat("x", glob.MaxSize), NoError},
 		"not UTF-8, as in SCAN": {"a", "\xff*", NoError},
 	} {
@@ -92,8 +98,8 @@ func TestPatternWatchIsRefusedOrMatchesNothing(t *testing.T) {
 	l.wantNotified("none of them can be notified", l.apply(l.set("k", "v")))
 }
 
-// The bounds count what a change may cost: each character beyond ASCII beside a '?' between two stars weighs as much as
-// 8 patterns of stars and literals.
+// The bounds count what a change may cost: each character beyond ASCII beside a '?' between two
+// stars weighs as much as 8 patterns of stars and literals.
 func TestPatternWatchesAreBounded(t *testing.T) {
 	l := newLeader(t)
 	fill := func(client string, count int) {
@@ -138,28 +144,42 @@ func TestRestoreKeepsTheBoundsOfPatterns(t *testing.T) {
 	for i := range 20 {
 		data := full(fmt.Sprint("b", i)).snapshot()
 		l.stageAll(data, uint64(i+1), MaxStageBytes)
-		l.want("restore", l.do(Command{Kind: KindRestore, Nonce: uint64(i + 1), Offset: uint64(len(data))}), CodeOK, NoError)
+		l.want("restore", l.do(Command{
+			Kind: KindRestore, Nonce: uint64(i + 1),
+			Offset: uint64(len(data)),
+		}), CodeOK, NoError)
 	}
-	if x := &l.m.watches.patterns; x.weight != maxPatternWeight || x.perClient["a"] != maxPatternWeightPerClient {
+	if x := &l.m.watches.patterns; x.weight != maxPatternWeight ||
+		x.perClient["a"] != maxPatternWeightPerClient {
 		t.Errorf("weight %d, of the client that was there before %d", x.weight, x.perClient["a"])
 	}
 }
 
-// In a pattern with a wildcard each character takes memory of its own. That memory counts towards Limits.WatchBytes.
+// In a pattern with a wildcard each character takes memory of its own. That memory counts towards
+// Limits.WatchBytes.
 func TestMemoryOfPatternsIsBounded(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.WatchBytes = 32 << 10 })
 	l.want("a literal", l.do(watchingPattern("a", strings.Repeat("k", 1000))), CodeOK, NoError)
-	l.want("the same with a wildcard", l.do(watchingPattern("b", "?"+strings.Repeat("k", 999))), CodeError, ErrorQuota)
+	l.want("the same with a wildcard", l.do(watchingPattern("b", "?"+strings.Repeat("k", 999))),
+		CodeError, ErrorQuota)
 }
 
-// A pattern by itself needs no right. Whether its client may read a key is decided when the key changes, by the policy of that moment.
+// A pattern by itself needs no right. Whether its client may read a key is decided when the key
+// changes, by the policy of that moment.
 func TestPatternWatchShowsOnlyWhatItsClientMayRead(t *testing.T) {
 	l := newLeader(t)
 	allow := func(keys ...string) {
 		rules, err := policy.Compile([]policy.Rule{
-			{ClientIDs: []string{"writer"}, Resources: []policy.Resource{{Access: policy.Write, Keys: []string{"*"}}}},
-			{Usernames: []string{"reader"}, Attributes: [][]policy.Attribute{{{Name: "site", Value: "a"}}}, Resources: []policy.Resource{{Access: policy.Read, Keys: keys}}},
+			{
+				ClientIDs: []string{"writer"},
+				Resources: []policy.Resource{{Access: policy.Write, Keys: []string{"*"}}},
+			},
+			{
+				Usernames:  []string{"reader"},
+				Attributes: [][]policy.Attribute{{{Name: "site", Value: "a"}}},
+				Resources:  []policy.Resource{{Access: policy.Read, Keys: keys}},
+			},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -201,20 +221,25 @@ func TestWatchesOfAPatternEndWithTheirClient(t *testing.T) {
 	}
 	l.do(Command{Kind: KindClientGone, Principal: client("a"), BrokerTime: 11})
 	l.wantNotified("after the client is gone", l.apply(l.set("k", "1")))
-	if l.m.HasWatches("a") || l.m.watches.patterns.weight != 0 || len(l.m.watches.patterns.perClient) != 0 {
+	if l.m.HasWatches("a") || l.m.watches.patterns.weight != 0 ||
+		len(l.m.watches.patterns.perClient) != 0 {
 		t.Errorf("left: %+v", l.m.watches.patterns)
 	}
 }
 
-// A notification without a subscriber ends those watches of its client that the key matches and that were made or renewed at least watchGrace before the
-// change.
+// A notification without a subscriber ends those watches of its client that the key matches and
+// that were made or renewed at least watchGrace before the change.
 func TestNotificationWithoutSubscriberEndsPatternWatches(t *testing.T) {
 	l := newLeader(t)
-	l.apply(watchingPattern("a", "k*"), watchingPattern("a", "other"), watching("a", "key"), watchingPattern("b", "*"))
+	l.apply(watchingPattern("a", "k*"), watchingPattern("a", "other"), watching("a", "key"),
+		watchingPattern("b", "*"))
 	l.pass(watchGrace + 1)
 	event := l.apply(l.set("key", "1")).Events[0]
 	l.do(watchingPattern("a", "*"))
-	l.do(Command{Kind: KindWatchEnd, Principal: client("a"), Key: []byte("key"), NotificationIndex: event.Index, ChangedAt: event.At})
+	l.do(Command{
+		Kind: KindWatchEnd, Principal: client("a"), Key: []byte("key"),
+		NotificationIndex: event.Index, ChangedAt: event.At,
+	})
 	var left []string
 	for _, w := range l.m.ListWatches("", "", WatchInfo{}, 10) {
 		left = append(left, fmt.Sprint(w.ClientID, " ", w.Key, " ", w.Pattern))
@@ -246,11 +271,12 @@ func TestOperatorEndsOneWatch(t *testing.T) {
 	}
 }
 
-// FindKey shows operators the clients that a change of the key would notify. ListWatches shows the watches page by page. A key and a pattern may have the
-// same text.
+// FindKey shows operators the clients that a change of the key would notify. ListWatches shows the
+// watches page by page. A key and a pattern may have the same text.
 func TestListOfWatchesHasKeysAndPatterns(t *testing.T) {
 	l := newLeader(t)
-	l.apply(l.set("*", "v"), watching("a", "*"), watchingPattern("a", "*"), watchingPattern("b", "*"), watching("c", "*"), watching("a", "x"))
+	l.apply(l.set("*", "v"), watching("a", "*"), watchingPattern("a", "*"),
+		watchingPattern("b", "*"), watching("c", "*"), watching("a", "x"))
 	info, _ := l.m.FindKey("*")
 	if got := fmt.Sprint(info.Watchers); got != "[{a 0} {b 0} {c 0}]" {
 		t.Errorf("watchers %s", got)
@@ -264,7 +290,8 @@ func TestListOfWatchesHasKeysAndPatterns(t *testing.T) {
 		after = page[0]
 		pages = append(pages, fmt.Sprint(after.Key, after.Pattern, after.ClientID))
 	}
-	if want := []string{"*falsea", "*falsec", "*truea", "*trueb", "xfalsea"}; !slices.Equal(pages, want) {
+	if want := []string{"*falsea", "*falsec", "*truea", "*trueb", "xfalsea"}; !slices.Equal(pages,
+		want) {
 		t.Errorf("%q, want %q", pages, want)
 	}
 	listed := l.m.ListWatches("*", "a", WatchInfo{}, 10)
@@ -274,8 +301,8 @@ func TestListOfWatchesHasKeysAndPatterns(t *testing.T) {
 	}
 }
 
-// The keys that one entry removes by expiry are bounded by the cost to compare them with patterns. Keys that are due read as absent at once. The next
-// entries remove those beyond the bound.
+// The keys that one entry removes by expiry are bounded by the cost to compare them with patterns.
+// Keys that are due read as absent at once. The next entries remove those beyond the bound.
 func TestExpiryOfWatchedKeysIsBounded(t *testing.T) {
 	for name, patterns := range map[string][]string{
 		"many patterns":  nil, // light ones, as many as there may be
@@ -322,7 +349,8 @@ func TestExpiryOfWatchedKeysIsBounded(t *testing.T) {
 	}
 }
 
-// The index finds what a look at all watches finds. It looks only at patterns whose literal prefix the key begins with.
+// The index finds what a look at all watches finds. It looks only at patterns whose literal prefix
+// the key begins with.
 func TestPatternIndexAgreesWithALookAtAll(t *testing.T) {
 	text := func(letters string) *rapid.Generator[string] {
 		return rapid.StringOfN(rapid.SampledFrom([]rune(letters)), 1, 5, -1)
@@ -341,7 +369,10 @@ func TestPatternIndexAgreesWithALookAtAll(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				all[pattern] = &watch{watchID: watchID{pattern, true, "c"}, pattern: &watchedPattern{Pattern: compiled}}
+				all[pattern] = &watch{
+					watchID: watchID{pattern, true, "c"},
+					pattern: &watchedPattern{Pattern: compiled},
+				}
 				x.put(all[pattern])
 			}
 			key := text("ab/").Draw(t, "key")
@@ -367,14 +398,16 @@ func TestPatternIndexAgreesWithALookAtAll(t *testing.T) {
 			}
 			slices.Sort(got)
 			slices.Sort(want)
-			if !slices.Equal(got, want) || cost != wantCost || x.count != len(all) || x.weight != weight || x.perClient["c"] != weight {
+			if !slices.Equal(got, want) || cost != wantCost || x.count != len(all) ||
+				x.weight != weight || x.perClient["c"] != weight {
 				t.Fatalf("%q: found %q, want %q; the cost is %d, want %d; %d watches, weight %d and %v, want %d", key, got, want, cost, wantCost, x.count, x.weight, x.perClient, weight)
 			}
 		}
 	})
 }
 
-// The cost of a SET grows with the number of patterns whose literal prefix its key begins with. 10,000 others make it hardly slower.
+// The cost of a SET grows with the number of patterns whose literal prefix its key begins with.
+// 10,000 others make it hardly slower.
 func BenchmarkSetBesidePatternWatches(b *testing.B) {
 	for _, patterns := range []int{0, 10, 10_000} {
 		b.Run(fmt.Sprint(patterns, " patterns"), func(b *testing.B) {
@@ -386,7 +419,11 @@ func BenchmarkSetBesidePatternWatches(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				key := fmt.Sprintf("site-%d/machine-%d/state", 10_000+i%10_000, i%10)
 				l.number++
-				data := AppendEntry(nil, &Entry{Term: l.term, Number: l.number, Wall: l.wall, Commands: []Command{l.set(key, "running")}})
+				data := AppendEntry(nil,
+					&Entry{
+						Term: l.term, Number: l.number, Wall: l.wall,
+						Commands: []Command{l.set(key, "running")},
+					})
 				l.index++
 				if _, err := l.m.Apply(l.index, l.term, data); err != nil {
 					b.Fatal(err)

@@ -7,23 +7,27 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// A snapshot is restored through the log, in parts (KindStage) and a final KindRestore, so that every replica replaces its keys at
-// the same index or none does.
+// A snapshot is restored through the log, in parts (KindStage) and a final KindRestore, so that
+// every replica replaces its keys at the same index or none does.
 
-// staged is a snapshot that is being restored. data is only ever appended to, so a copy of its slice header is a consistent copy.
+// staged is a snapshot that is being restored. data is only ever appended to, so a copy of its
+// slice header is a consistent copy.
 type staged struct {
 	nonce uint64
 	data  []byte
 }
 
 const (
-	// MaxStageBytes is the size in bytes of the largest part of a snapshot that goes into one command.
+	// MaxStageBytes is the size in bytes of the largest part of a snapshot that goes into one
+	// command.
 	MaxStageBytes = 512 << 10
-	// stagedFrame is how many bytes of the staged snapshot go into one frame of a snapshot that raft takes before the restore is complete.
+	// stagedFrame is how many bytes of the staged snapshot go into one frame of a snapshot that
+	// raft takes before the restore is complete.
 	stagedFrame = 1 << 20
 )
 
-// stage adds a part of a snapshot. A part at offset 0 begins a new snapshot. Any other must begin where the part before ends.
+// stage adds a part of a snapshot. A part at offset 0 begins a new snapshot. Any other must begin
+// where the part before ends.
 func (m *Machine) stage(command *Command) Result {
 	switch {
 	case command.Offset == 0:
@@ -39,10 +43,12 @@ func (m *Machine) stage(command *Command) Result {
 
 // restoreStaged replaces all keys by those of the staged snapshot. No client is notified.
 //
-//   - Each clock becomes the later of the state's and the snapshot's. So no version is given twice, each new fencing token is greater than all before, and
-//     no time goes back.
-//   - Keys of another store's snapshot keep their remaining time to live. Keys of this store's snapshot keep their deadlines: time has passed since.
-//   - Settings stay those in force, unless none was ever configured. Continuation tokens of the snapshot's store stay valid.
+//   - Each clock becomes the later of the state's and the snapshot's. So no version is given twice,
+//     each new fencing token is greater than all before, and no time goes back.
+//   - Keys of another store's snapshot keep their remaining time to live. Keys of this store's
+//     snapshot keep their deadlines: time has passed since.
+//   - Settings stay those in force, unless none was ever configured. Continuation tokens of the
+//     snapshot's store stay valid.
 //   - Watches of both stay, except watches of patterns in the snapshot for which there is no room.
 //   - Dedup entries of both stay: a copy of a request has no second effect.
 func (m *Machine) restoreStaged(command *Command) Result {
@@ -62,7 +68,8 @@ func (m *Machine) restoreStaged(command *Command) Result {
 	m.raiseClocks(&Floor{Clock: restored.clock, Now: restored.now, Wall: restored.wall})
 	m.values = restored.values
 	restored.watches.byKey.Scan(func(w *watch) bool {
-		if _, known := m.watches.find(w.watchID); !known && !(w.isPattern && m.watches.patterns.full(w)) {
+		if _, known := m.watches.find(w.watchID); !known &&
+			!(w.isPattern && m.watches.patterns.full(w)) {
 			taken := *w
 			taken.index = m.index // the index in the snapshot is of another log
 			m.watches.put(&taken)
@@ -81,12 +88,15 @@ func (m *Machine) restoreStaged(command *Command) Result {
 	if restored.scanSecret != 0 { // a snapshot of a store that had a leader: its tokens stay valid
 		m.scanSecret = restored.scanSecret
 	}
-	m.mixIntoStateHash('R', xxhash.Sum64(data), uint64(m.now), uint64(m.clock.Wall), m.clock.Counter)
+	m.mixIntoStateHash('R', xxhash.Sum64(data), uint64(m.now), uint64(m.clock.Wall),
+		m.clock.Counter)
 	return Result{Code: CodeOK}
 }
 
-// rebaseTo shifts all times in m, which is read from another store's snapshot, so that its cluster time becomes now and all remaining times stay. Each
-// store's cluster time counts from its own beginning. If m is ahead of now, rebaseTo does nothing: restoreStaged then moves this store's clock forward.
+// rebaseTo shifts all times in m, which is read from another store's snapshot, so that its cluster
+// time becomes now and all remaining times stay. Each store's cluster time counts from its own
+// beginning. If m is ahead of now, rebaseTo does nothing: restoreStaged then moves this store's
+// clock forward.
 func (m *Machine) rebaseTo(now int64) {
 	shift := now - m.now
 	if shift <= 0 {
@@ -97,8 +107,9 @@ func (m *Machine) rebaseTo(now int64) {
 	m.now = now
 }
 
-// postpone moves the times of outcomes, watches and events, and the horizon, by as much as cluster time is about to jump, because no time passes in
-// the jump. The deadlines of keys are left to values.postpone.
+// postpone moves the times of outcomes, watches and events, and the horizon, by as much as cluster
+// time is about to jump, because no time passes in the jump. The deadlines of keys are left to
+// values.postpone.
 func (m *Machine) postpone(shift int64) {
 	if shift == 0 {
 		return

@@ -11,14 +11,18 @@ func (l *testLeader) stageAll(data []byte, nonce uint64, size int) {
 	l.t.Helper()
 	for offset := 0; offset < len(data); offset += size {
 		part := data[offset:min(offset+size, len(data))]
-		if r := l.do(Command{Kind: KindStage, Nonce: nonce, Offset: uint64(offset), Value: part}); r.Code != CodeOK {
+		if r := l.do(Command{
+			Kind: KindStage, Nonce: nonce, Offset: uint64(offset),
+			Value: part,
+		}); r.Code != CodeOK {
 			l.t.Fatalf("stage at %d: %+v", offset, r)
 		}
 	}
 }
 
-// A snapshot that is restored through the log replaces the keys on every replica alike, also on one that joined after the parts were staged. The keys keep
-// their fencing tokens. No version and no clock goes back.
+// A snapshot that is restored through the log replaces the keys on every replica alike, also on one
+// that joined after the parts were staged. The keys keep their fencing tokens. No version and no
+// clock goes back.
 func TestRestoreThroughTheLogReplacesTheKeys(t *testing.T) {
 	saved := newLeader(t)
 	saved.do(saved.set("lock", "holder", token(1000), ttl(60_000)))
@@ -38,7 +42,10 @@ func TestRestoreThroughTheLogReplacesTheKeys(t *testing.T) {
 	if err := replica.Restore(bytes.NewReader(l.snapshot())); err != nil {
 		t.Fatal(err)
 	}
-	if r := l.do(Command{Kind: KindRestore, Nonce: 7, Offset: uint64(len(backup))}); r.Code != CodeOK {
+	if r := l.do(Command{
+		Kind: KindRestore, Nonce: 7,
+		Offset: uint64(len(backup)),
+	}); r.Code != CodeOK {
 		t.Fatalf("%+v", r)
 	}
 	applyLogged(t, replica, l.log[len(l.log)-1])
@@ -68,8 +75,8 @@ func TestRestoreThroughTheLogReplacesTheKeys(t *testing.T) {
 	}
 }
 
-// A restore into a cluster that is younger than the snapshot moves cluster time forward. The outcomes and watches of the cluster do
-// not age by that.
+// A restore into a cluster that is younger than the snapshot moves cluster time forward. The
+// outcomes and watches of the cluster do not age by that.
 func TestOutcomesAndWatchesDoNotAgeByARestore(t *testing.T) {
 	old := newLeader(t)
 	old.do(old.set("k", "old"))
@@ -104,8 +111,9 @@ func TestOutcomesAndWatchesDoNotAgeByARestore(t *testing.T) {
 	}
 }
 
-// Each store's cluster time counts from its own beginning. A backup of another, younger store is restored as if no time had passed: a key keeps the time
-// to live that was left, and outcomes and watches stay. In a backup of the same store they have aged.
+// Each store's cluster time counts from its own beginning. A backup of another, younger store is
+// restored as if no time had passed: a key keeps the time to live that was left, and outcomes and
+// watches stay. In a backup of the same store they have aged.
 func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 	for name, test := range map[string]struct {
 		term  uint64 // decides the id of the store
@@ -121,7 +129,10 @@ func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 			id := young.newID()
 			lock := young.set("lock", "me", func(c *Command) { c.TTL, c.ID = 60_000, id })
 			young.do(lock)
-			young.do(Command{Kind: KindKeyNotify, Principal: client("watcher"), Key: []byte("lock")})
+			young.do(Command{
+				Kind: KindKeyNotify, Principal: client("watcher"),
+				Key: []byte("lock"),
+			})
 			young.pass(10_000)
 			backup := young.snapshot()
 
@@ -131,15 +142,20 @@ func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 			old.pass(864_000_000)
 			for range test.times {
 				old.stageAll(backup, 7, MaxStageBytes)
-				if r := old.do(Command{Kind: KindRestore, Nonce: 7, Offset: uint64(len(backup))}); r.Code != CodeOK {
+				if r := old.do(Command{
+					Kind: KindRestore, Nonce: 7,
+					Offset: uint64(len(backup)),
+				}); r.Code != CodeOK {
 					t.Fatalf("%+v", r)
 				}
 				old.pass(49_000)
 			}
 			kept := func() bool { return old.get("lock").Code == CodeValue }
 			_, _, remembered := old.m.Remembered(id)
-			if watched := len(old.m.ListWatches("lock", "watcher", WatchInfo{}, 1)) == 1; kept() != test.kept || remembered != test.kept || watched != test.kept {
-				t.Errorf("the key is there: %v, its outcome: %v, its watch: %v", kept(), remembered, watched)
+			if watched := len(old.m.ListWatches("lock", "watcher", WatchInfo{},
+				1)) == 1; kept() != test.kept || remembered != test.kept || watched != test.kept {
+				t.Errorf("the key is there: %v, its outcome: %v, its watch: %v", kept(), remembered,
+					watched)
 			}
 			if old.pass(2_000); kept() {
 				t.Error("the key outlives its time")
@@ -167,10 +183,12 @@ func TestIncompleteSnapshotReplacesNothing(t *testing.T) {
 	refused("damaged", Command{Kind: KindRestore, Nonce: 1, Offset: uint64(len(backup) - 5)})
 	l.stageAll(backup, 3, 100)
 	l.start()
-	refused("of a leader that is gone", Command{Kind: KindRestore, Nonce: 3, Offset: uint64(len(backup))})
+	refused("of a leader that is gone",
+		Command{Kind: KindRestore, Nonce: 3, Offset: uint64(len(backup))})
 }
 
-// The machine and its snapshots remember pinned non-voters (members that are not promoted to voters). Their number is bounded.
+// The machine and its snapshots remember pinned non-voters (members that are not promoted to
+// voters). Their number is bounded.
 func TestPinnedNonVotersAreRemembered(t *testing.T) {
 	l := newLeader(t)
 	l.do(Command{Kind: KindPinNonVoter, Key: []byte("n2.b")})
@@ -255,7 +273,8 @@ func TestPagesOfKeysHaveNoGapsAndNoRepeats(t *testing.T) {
 	}
 }
 
-// A restore that moves cluster time forward postpones the outcomes of transactions with their replies.
+// A restore that moves cluster time forward postpones the outcomes of transactions with their
+// replies.
 func TestPostponedOutcomesKeepTheirReplies(t *testing.T) {
 	old := newLeader(t)
 	old.do(old.set("k", "old"))
@@ -274,13 +293,14 @@ func TestPostponedOutcomesKeepTheirReplies(t *testing.T) {
 		t.Fatalf("cluster time is %d", now)
 	}
 	again := l.do(transaction)
-	if !again.Repeat || len(again.Replies) != len(first.Replies) || again.Replies[0].Value != "value" || l.get("written").Code != CodeNull {
+	if !again.Repeat || len(again.Replies) != len(first.Replies) ||
+		again.Replies[0].Value != "value" || l.get("written").Code != CodeNull {
 		t.Errorf("the copy gets %+v, the first got %+v", again, first)
 	}
 }
 
-// The index of a restored watch is that of the restore: its index in the backup is of another log, and may be greater than those of later
-// notifications.
+// The index of a restored watch is that of the restore: its index in the backup is of another log,
+// and may be greater than those of later notifications.
 func TestRestoredWatchEndsWithoutASubscriber(t *testing.T) {
 	old := newLeader(t)
 	for range 200 {
@@ -300,7 +320,10 @@ func TestRestoredWatchEndsWithoutASubscriber(t *testing.T) {
 	if changed >= old.index {
 		t.Fatal("the test shows nothing")
 	}
-	l.do(Command{Kind: KindWatchEnd, Principal: client("w"), Key: []byte("k"), NotificationIndex: changed, ChangedAt: l.m.Status().Now})
+	l.do(Command{
+		Kind: KindWatchEnd, Principal: client("w"), Key: []byte("k"),
+		NotificationIndex: changed, ChangedAt: l.m.Status().Now,
+	})
 	if len(l.m.ListWatches("k", "w", WatchInfo{}, 10)) != 0 {
 		t.Error("the watch stays")
 	}

@@ -8,7 +8,8 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// keptReplies are the replies to the operations of a transaction whose outcome is remembered. They do not change.
+// keptReplies are the replies to the operations of a transaction whose outcome is remembered. They
+// do not change.
 type keptReplies struct {
 	id     RequestID
 	client uint64   // hash of the client id
@@ -16,9 +17,10 @@ type keptReplies struct {
 	values []string // values of the operations with CodeValue
 }
 
-// The bounds, in bytes, of the remembered replies of transactions. When one is reached, transactions are refused as overloaded until outcomes are
-// forgotten. maxKeptValueBytes refuses only transactions with a GET, so that readers cannot keep others from writing. The last transaction that is let in
-// may exceed a bound: the size of its replies is not known before.
+// The bounds, in bytes, of the remembered replies of transactions. When one is reached,
+// transactions are refused as overloaded until outcomes are forgotten. maxKeptValueBytes refuses
+// only transactions with a GET, so that readers cannot keep others from writing. The last
+// transaction that is let in may exceed a bound: the size of its replies is not known before.
 const (
 	maxKeptReplyBytes = 128 << 20 // bytes of everything but the values
 	maxKeptValueBytes = 64 << 20
@@ -41,7 +43,12 @@ type usage struct {
 
 func newReplyTable() replyTable {
 	return replyTable{
-		byID:   btree.NewBTreeGOptions(func(a, b *keptReplies) bool { return bytes.Compare(a.id[:], b.id[:]) < 0 }, btree.Options{NoLocks: true}),
+		byID: btree.NewBTreeGOptions(func(a,
+			b *keptReplies,
+		) bool {
+			return bytes.Compare(a.id[:], b.id[:]) < 0
+		},
+			btree.Options{NoLocks: true}),
 		values: usage{perClient: make(map[uint64]int64)},
 		others: usage{perClient: make(map[uint64]int64)},
 	}
@@ -55,13 +62,14 @@ func (u *usage) add(client uint64, bytes int64) {
 	}
 }
 
-// isBelow reports whether all clients together use less than a bound, and the client less than its share of the bound.
+// isBelow reports whether all clients together use less than a bound, and the client less than its
+// share of the bound.
 func (u *usage) isBelow(client uint64, most int64) bool {
 	return u.bytes < most && u.perClient[client] < most/clientShareDivisor
 }
 
-// newKeptReplies returns what is remembered of the results of operations, nil if there are none. The values are copied: a part
-// of a string would keep all of it in memory.
+// newKeptReplies returns what is remembered of the results of operations, nil if there are none.
+// The values are copied: a part of a string would keep all of it in memory.
 func newKeptReplies(id RequestID, client uint64, results []Result) *keptReplies {
 	if len(results) == 0 {
 		return nil
@@ -90,9 +98,11 @@ func (k *keptReplies) results(dialect Dialect) []Result {
 	return results
 }
 
-// size returns the bytes that count against the bounds: those of the values, and those of everything else.
+// size returns the bytes that count against the bounds: those of the values, and those of
+// everything else.
 func (k *keptReplies) size() (values, others int64) {
-	const overhead, each = 128, 16 // bytes of a keptReplies with its place in the tree, and of a string
+	// bytes of a keptReplies with its place in the tree, and of a string
+	const overhead, each = 128, 16
 	for _, value := range k.values {
 		values += each + int64(len(value))
 	}
@@ -102,7 +112,8 @@ func (k *keptReplies) size() (values, others int64) {
 // hasRoom reports whether the replies of a transaction of the client may be remembered.
 func (t *replyTable) hasRoom(client uint64, operations []Command) bool {
 	reads := slices.ContainsFunc(operations, func(c Command) bool { return c.Kind == KindGet })
-	return t.others.isBelow(client, maxKeptReplyBytes) && (!reads || t.values.isBelow(client, maxKeptValueBytes))
+	return t.others.isBelow(client, maxKeptReplyBytes) &&
+		(!reads || t.values.isBelow(client, maxKeptValueBytes))
 }
 
 func (t *replyTable) put(added *keptReplies) {

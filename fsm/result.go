@@ -2,7 +2,8 @@ package fsm
 
 import "holdfast/hlc"
 
-// ErrorCode is an error that a client is told. The numbers are part of the log and snapshot formats: only ever added.
+// ErrorCode is an error that a client is told. The numbers are part of the log and snapshot
+// formats: only ever added.
 type ErrorCode uint8
 
 // The errors. Text returns what clients read. 0 is no error.
@@ -75,7 +76,9 @@ type Code uint8
 
 // The codes of results.
 const (
-	CodeNone       Code = 0 // the command has no result to send: most commands of the cluster itself. While a command is executed: not decided yet
+	// the command has no result to send: most commands of the cluster itself. While a command is
+	// executed: not decided yet
+	CodeNone       Code = 0
 	CodeOK         Code = 1
 	CodeNotApplied Code = 2 // the condition was not met
 	CodeDeleted    Code = 3
@@ -83,9 +86,10 @@ const (
 	CodeValue      Code = 5
 	CodeNull       Code = 6 // GET of a key that does not exist
 	CodeError      Code = 7
-	CodeNoReply    Code = 8  // refused without a reply: the client may have had another one, or the dedup table has no room
-	CodeKeys       Code = 9  // never in a snapshot
-	CodeReplies    Code = 10 // a transaction took effect
+	// refused without a reply: the client may have had another one, or the dedup table has no room
+	CodeNoReply Code = 8
+	CodeKeys    Code = 9  // never in a snapshot
+	CodeReplies Code = 10 // a transaction took effect
 )
 
 // Result is how one command ended.
@@ -93,11 +97,14 @@ type Result struct {
 	Code    Code
 	Error   ErrorCode // with CodeError
 	Dialect Dialect   // in which to answer
-	Repeat  bool      // an earlier copy of the request was answered like this; this one had no effect
-	// Rule is the number, from 1 on and at most 65535, of the policy rule that allowed the command. It is 0 without a policy, if no
-	// single rule decided, with CodeError and CodeNotApplied, and in a Repeat.
+	// an earlier copy of the request was answered like this; this one had no effect
+	Repeat bool
+	// Rule is the number, from 1 on and at most 65535, of the policy rule that allowed the command.
+	// It is 0 without a policy, if no single rule decided, with CodeError and CodeNotApplied, and
+	// in a Repeat.
 	Rule uint16
-	// Operation is the index, from 0 on, of the operation that made a transaction fail: it was refused, or its condition was not met. 0 in a Repeat.
+	// Operation is the index, from 0 on, of the operation that made a transaction fail: it was
+	// refused, or its condition was not met. 0 in a Repeat.
 	Operation uint8
 	Value     string   // with CodeValue
 	Page      *KeyPage // with CodeKeys
@@ -114,13 +121,14 @@ func (r *Result) Version() (hlc.Timestamp, bool) {
 
 // Event is one change of a watched key, with the clients to notify of it. It must not be changed.
 type Event struct {
-	Index     uint64 // of the log entry
-	Command   int    // position of the command in the entry; -1 for an expiry before all commands
-	Key       string
-	Value     string
-	Deleted   bool
-	Version   hlc.Timestamp // of the new value, or of the one that was removed; zero if this is no change (Repeat)
-	At        int64         // cluster time of the change, in milliseconds
+	Index   uint64 // of the log entry
+	Command int    // position of the command in the entry; -1 for an expiry before all commands
+	Key     string
+	Value   string
+	Deleted bool
+	// of the new value, or of the one that was removed; zero if this is no change (Repeat)
+	Version   hlc.Timestamp
+	At        int64 // cluster time of the change, in milliseconds
 	Receivers []Receiver
 }
 
@@ -133,19 +141,23 @@ type Receiver struct {
 // EntryOutcome is what an entry did.
 type EntryOutcome struct {
 	Index, Term, Number uint64
-	// Skipped says that the entry had no effect: the serving leader did not propose it, or its Number is not the next one.
+	// Skipped says that the entry had no effect: the serving leader did not propose it, or its
+	// Number is not the next one.
 	Skipped bool
 	// Results has one element per command, in their order; nil if Skipped.
 	Results []Result
-	// Events come in the order in which they happened. The caller delivers the events of a command before its result.
+	// Events come in the order in which they happened. The caller delivers the events of a command
+	// before its result.
 	Events []Event
-	// Mirrored are the changes of keys with a mirror, one element each: a key may repeat. Commands of the kinds KindConfigure and KindRestore add none, although
-	// they may change what all mirrors show.
+	// Mirrored are the changes of keys with a mirror, one element each: a key may repeat. Commands
+	// of the kinds KindConfigure and KindRestore add none, although they may change what all
+	// mirrors show.
 	Mirrored []MirroredKey
 	// Published is the delivery watermark after the entry; 0 for a LeaderStart, and if Skipped.
 	Published uint64
 	// Commands are those of the entry.
 	Commands []Command
-	// Dropped counts the notifications that were given up to keep the list of unpublished ones within its bound.
+	// Dropped counts the notifications that were given up to keep the list of unpublished ones
+	// within its bound.
 	Dropped int
 }

@@ -33,42 +33,78 @@ func TestRepliesCarryVersions(t *testing.T) {
 		code Code
 		want string
 	}{
-		{"SET NX not applied", l.do(l.set("k", "w", when(IfAbsent))), CodeNotApplied, version(first)},
-		{"SET NEX not applied", l.do(l.set("k", "w", expecting("x"))), CodeNotApplied, version(first)},
+		{
+			"SET NX not applied", l.do(l.set("k", "w", when(IfAbsent))), CodeNotApplied,
+			version(first),
+		},
+		{
+			"SET NEX not applied", l.do(l.set("k", "w", expecting("x"))), CodeNotApplied,
+			version(first),
+		},
 		{"VDEL not applied", l.do(vdel("k", "x")), CodeNotApplied, version(first)},
 		{"GET hit", l.get("k"), CodeValue, version(first)},
 		{"GET miss", l.get("none"), CodeNull, ""},
 		{"DEL miss", l.do(del("none")), CodeMissing, ""},
 		{"VDEL miss", l.do(vdel("none", "x")), CodeMissing, ""},
 		{"KEYNOTIFY", l.do(watching("w", "k")), CodeOK, ""},
-		{"error", l.do(l.set("k", "v", func(c *Command) { c.Timestamp = stamp(l.wall + 60_001) })), CodeError, ""},
-		{"rejected requests leave the clock alone: SET", l.do(l.set("k2", "v")), CodeOK, "1696374425000:2:StateStore"},
+		{
+			"error", l.do(l.set("k", "v",
+				func(c *Command) { c.Timestamp = stamp(l.wall + 60_001) })),
+			CodeError, "",
+		},
+		{
+			"rejected requests leave the clock alone: SET", l.do(l.set("k2", "v")), CodeOK,
+			"1696374425000:2:StateStore",
+		},
 		{"VDEL", l.do(vdel("k", "v")), CodeDeleted, version(first)},
 		{"DEL", l.do(del("k2")), CodeDeleted, "1696374425000:2:StateStore"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.got.Code != test.code || version(test.got) != test.want {
-				t.Errorf("%s: code %d, version %q; want %d, %q", test.name, test.got.Code, version(test.got), test.code, test.want)
+				t.Errorf("%s: code %d, version %q; want %d, %q", test.name, test.got.Code,
+					version(test.got), test.code, test.want)
 			}
 		})
 	}
 }
 
-// A timestamp (__ts) at or below the last version that the store gave is never refused for skew, however far the cluster clock is behind.
+// A timestamp (__ts) at or below the last version that the store gave is never refused for skew,
+// however far the cluster clock is behind.
 func TestTimestampOfTheStoreIsNeverSkewed(t *testing.T) {
 	l := newLeader(t)
 	l.do(l.set("k", "v", func(c *Command) { c.Timestamp = stamp(l.wall + 60_000) }))
-	l.do(Command{Kind: KindAdvance, Floor: Floor{Clock: hlc.Clock{Wall: startWall + 1_000_000, Counter: 3}}})
-	l.want("at the store's clock", l.do(l.set("k", "v", func(c *Command) { c.Timestamp = hlc.Timestamp{Wall: startWall + 1_000_000, Counter: 3, NodeID: "c"} })), CodeOK, NoError)
-	l.want("above it", l.do(l.set("k", "v", func(c *Command) { c.Timestamp = hlc.Timestamp{Wall: startWall + 1_000_000, Counter: 30, NodeID: "c"} })), CodeError, ErrorTimestampSkew)
+	l.do(Command{
+		Kind:  KindAdvance,
+		Floor: Floor{Clock: hlc.Clock{Wall: startWall + 1_000_000, Counter: 3}},
+	})
+	l.want("at the store's clock",
+		l.do(l.set("k", "v", func(c *Command) {
+			c.Timestamp = hlc.Timestamp{Wall: startWall +
+				1_000_000, Counter: 3, NodeID: "c"}
+		})), CodeOK, NoError)
+	l.want("above it", l.do(l.set("k", "v",
+		func(c *Command) {
+			c.Timestamp = hlc.Timestamp{
+				Wall: startWall + 1_000_000, Counter: 30,
+				NodeID: "c",
+			}
+		})), CodeError, ErrorTimestampSkew)
 }
 
-// The first failed check, in the order of the protocol, decides the answer. The rows change the same command: each one breaks another rule, which is
-// checked before those of the rows above. So no row runs alone.
+// The first failed check, in the order of the protocol, decides the answer. The rows change the
+// same command: each one breaks another rule, which is checked before those of the rows above. So
+// no row runs alone.
 func TestFirstFailedCheckDecides(t *testing.T) {
 	l := newLeader(t)
-	deny, _ := policy.Compile([]policy.Rule{{ClientIDs: []string{"c"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*"}}}}})
-	l.configure(func(s *Settings) { s.Policy, s.Limits.TotalBytes, s.Limits.ValueBytes = deny, 10, 100 })
+	deny, _ := policy.Compile(
+		[]policy.Rule{{
+			ClientIDs: []string{"c"},
+			Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*"}}},
+		}})
+	l.configure(func(s *Settings) {
+		s.Policy, s.Limits.TotalBytes, s.Limits.ValueBytes = deny, 10,
+			100
+	})
 	l.want("setup", l.do(l.set("k", "v", token(l.wall))), CodeOK, NoError)
 	command := l.set("k", strings.Repeat("x", 20), token(l.wall))
 	for _, step := range []struct {
@@ -81,13 +117,33 @@ func TestFirstFailedCheckDecides(t *testing.T) {
 		{"condition", func() { command.Condition = IfAbsent }, CodeNotApplied, NoError},
 		{"lower token", func() { command.Token.Wall-- }, CodeError, ErrorTokenLower},
 		{"no token", func() { command.Token = hlc.Timestamp{} }, CodeError, ErrorTokenRequired},
-		{"token skew", func() { command.Token = hlc.Timestamp{Wall: l.wall + 60_001, NodeID: "x"} }, CodeError, ErrorTokenSkew},
-		{"timestamp skew", func() { command.Timestamp.Wall = l.wall + 60_001 }, CodeError, ErrorTimestampSkew},
-		{"not authorized", func() { command.Principal = client("d") }, CodeError, ErrorNotAuthorized},
-		{"late error", func() { command.LateError = ErrorMissingTimestamp }, CodeError, ErrorMissingTimestamp},
+		{
+			"token skew", func() {
+				command.Token = hlc.Timestamp{
+					Wall:   l.wall + 60_001,
+					NodeID: "x",
+				}
+			},
+			CodeError, ErrorTokenSkew,
+		},
+		{
+			"timestamp skew", func() { command.Timestamp.Wall = l.wall + 60_001 }, CodeError,
+			ErrorTimestampSkew,
+		},
+		{
+			"not authorized", func() { command.Principal = client("d") }, CodeError,
+			ErrorNotAuthorized,
+		},
+		{
+			"late error", func() { command.LateError = ErrorMissingTimestamp }, CodeError,
+			ErrorMissingTimestamp,
+		},
 		{"size", func() { command.Value = make([]byte, 101) }, CodeError, ErrorQuota},
 		{"error", func() { command.Error = ErrorEmptyKey }, CodeError, ErrorEmptyKey},
-		{"case error", func() { command.CaseError = ErrorUnknownCommand }, CodeError, ErrorUnknownCommand},
+		{
+			"case error", func() { command.CaseError = ErrorUnknownCommand }, CodeError,
+			ErrorUnknownCommand,
+		},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			l.in(t)
@@ -99,12 +155,16 @@ func TestFirstFailedCheckDecides(t *testing.T) {
 	l.want("case insensitive", l.do(command), CodeError, ErrorEmptyKey)
 }
 
-// A condition on the version compares only the version. A key that is gone, or that was set to the same value again, does not meet it.
+// A condition on the version compares only the version. A key that is gone, or that was set to the
+// same value again, does not meet it.
 func TestIfVersionLooksAtTheVersionOnly(t *testing.T) {
 	l := newLeader(t)
 	first := l.do(l.set("k", "v"))
 	ifVersion := func(r Result) func(*Command) {
-		return func(c *Command) { c.Condition, c.ExpectedVersion = IfVersion, r.version.Timestamp(hlc.StoreNodeID) }
+		return func(c *Command) {
+			c.Condition, c.ExpectedVersion = IfVersion,
+				r.version.Timestamp(hlc.StoreNodeID)
+		}
 	}
 	again := l.do(l.set("k", "v"))
 	stale := l.do(l.set("k", "w", ifVersion(first)))
@@ -127,7 +187,8 @@ func TestIfVersionLooksAtTheVersionOnly(t *testing.T) {
 	l.want("SET of nothing", l.do(l.set("k", "w", ifVersion(current))), CodeNotApplied, NoError)
 }
 
-// A key refuses fencing tokens that are smaller than its last one, until the key is gone. Each row builds on the rows before.
+// A key refuses fencing tokens that are smaller than its last one, until the key is gone. Each row
+// builds on the rows before.
 func TestFencingTokensOfAKeyOnlyGrow(t *testing.T) {
 	l := newLeader(t)
 	w := l.wall
@@ -144,14 +205,26 @@ func TestFencingTokensOfAKeyOnlyGrow(t *testing.T) {
 		{"VDEL without fails", vdel("k", "2"), CodeError, ErrorTokenRequired},
 		{"older fails", l.set("k", "3", token(w-1)), CodeError, ErrorTokenLower},
 		{"DEL with an older fails", del("k", token(w-1)), CodeError, ErrorTokenLower},
-		{"fencing comes before the condition", l.set("k", "3", token(w-1), when(IfAbsent)), CodeError, ErrorTokenLower},
-		{"a condition not met", l.set("k", "3", token(w+5), when(IfAbsent)), CodeNotApplied, NoError},
+		{
+			"fencing comes before the condition", l.set("k", "3", token(w-1), when(IfAbsent)),
+			CodeError, ErrorTokenLower,
+		},
+		{
+			"a condition not met", l.set("k", "3", token(w+5), when(IfAbsent)), CodeNotApplied,
+			NoError,
+		},
 		{"does not raise the token", l.set("k", "3", token(w)), CodeOK, NoError},
-		{"VDEL of another value stores no token", vdel("k", "x", token(w+5)), CodeNotApplied, NoError},
+		{
+			"VDEL of another value stores no token", vdel("k", "x", token(w+5)), CodeNotApplied,
+			NoError,
+		},
 		{"newer passes", l.set("k", "4", token(w+1)), CodeOK, NoError},
 		{"and raises", l.set("k", "5", token(w)), CodeError, ErrorTokenLower},
 		{"far ahead fails", l.set("k", "5", token(w+60_001)), CodeError, ErrorTokenSkew},
-		{"far ahead fails on DEL of nothing", del("none", token(w+60_001)), CodeError, ErrorTokenSkew},
+		{
+			"far ahead fails on DEL of nothing", del("none", token(w+60_001)), CodeError,
+			ErrorTokenSkew,
+		},
 		{"DEL with one passes", del("k", token(w+1)), CodeDeleted, NoError},
 		{"and the token is gone", l.set("k", "6"), CodeOK, NoError},
 		{"DEL with one on a key without passes", del("k", token(w)), CodeDeleted, NoError},
@@ -176,7 +249,8 @@ func TestKeyIsAbsentFromItsExpiryOn(t *testing.T) {
 		t.Error("expired early")
 	}
 	outcome := l.pass(1)
-	if len(outcome.Events) != 1 || !outcome.Events[0].Deleted || outcome.Events[0].Version.String() != version(set) || outcome.Events[0].Command != -1 {
+	if len(outcome.Events) != 1 || !outcome.Events[0].Deleted ||
+		outcome.Events[0].Version.String() != version(set) || outcome.Events[0].Command != -1 {
 		t.Errorf("events %+v", outcome.Events)
 	}
 	l.want("GET", l.get("k"), CodeNull, NoError)
@@ -187,7 +261,8 @@ func TestKeyIsAbsentFromItsExpiryOn(t *testing.T) {
 	}
 }
 
-// A key that is due is absent for every command, even before it is removed: one entry removes only a bounded number of keys.
+// A key that is due is absent for every command, even before it is removed: one entry removes only
+// a bounded number of keys.
 func TestDueIsAbsentBeyondTheBoundOfOneEntry(t *testing.T) {
 	l := newLeader(t)
 	for i := range maxExpiredKeysOrWatches/1000 + 1 {
@@ -214,8 +289,9 @@ func TestDueIsAbsentBeyondTheBoundOfOneEntry(t *testing.T) {
 	}
 }
 
-// † A new leader with a clock far ahead, a long election or a stalled disk under the LeaderStart expires no lock early: the
-// LeaderStart adds nothing to cluster time, and cluster time reads no wall clock.
+// † A new leader with a clock far ahead, a long election or a stalled disk under the LeaderStart
+// expires no lock early: the LeaderStart adds nothing to cluster time, and cluster time reads no
+// wall clock.
 func TestClusterTimeReadsNoWallClock(t *testing.T) {
 	l := newLeader(t)
 	l.do(l.set("lock", "me", ttl(10_000)))
@@ -238,12 +314,15 @@ func TestClusterTimeReadsNoWallClock(t *testing.T) {
 	l.want("at its time", l.get("lock"), CodeNull, NoError)
 }
 
-// † An entry of another term, or not the next of its leader, has no effect: n+1 cannot overtake a failed n, and a leader that
-// flaps cannot slip in what it proposed before its own LeaderStart.
+// † An entry of another term, or not the next of its leader, has no effect: n+1 cannot overtake a
+// failed n, and a leader that flaps cannot slip in what it proposed before its own LeaderStart.
 func TestEntriesOutOfTurnAreSkipped(t *testing.T) {
 	l := newLeader(t)
 	entry := func(term, number uint64) *Entry {
-		return &Entry{Term: term, Number: number, Wall: l.wall, Commands: []Command{l.set("k", "v")}}
+		return &Entry{
+			Term: term, Number: number, Wall: l.wall,
+			Commands: []Command{l.set("k", "v")},
+		}
 	}
 	for _, test := range []struct {
 		name         string
@@ -279,14 +358,18 @@ func TestEntriesOutOfTurnAreSkipped(t *testing.T) {
 func TestQuotasAreEnforced(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) {
-		s.Limits = Limits{KeyBytes: 4, ValueBytes: 8, Keys: 2, TotalBytes: 20, Watches: 1, WatchBytes: 100, DedupEntries: 10}
+		s.Limits = Limits{
+			KeyBytes: 4, ValueBytes: 8, Keys: 2, TotalBytes: 20, Watches: 1,
+			WatchBytes: 100, DedupEntries: 10,
+		}
 	})
 	l.want("key", l.do(l.set("12345", "")), CodeError, ErrorQuota)
 	l.want("value", l.do(l.set("k", "123456789")), CodeError, ErrorQuota)
 	l.want("expected", l.do(l.set("k", "1", expecting("123456789"))), CodeError, ErrorQuota)
 	l.want("VDEL's value", l.do(vdel("k", "123456789")), CodeError, ErrorQuota)
 	l.want("GET's key", l.get("12345"), CodeError, ErrorQuota)
-	l.want("left out", l.do(l.set("k", "", func(c *Command) { c.Oversize = true })), CodeError, ErrorQuota)
+	l.want("left out", l.do(l.set("k", "", func(c *Command) { c.Oversize = true })), CodeError,
+		ErrorQuota)
 	l.want("9 bytes", l.do(l.set("a", "12345678")), CodeOK, NoError)
 	l.want("18 bytes", l.do(l.set("b", "12345678")), CodeOK, NoError)
 	l.want("a third key", l.do(l.set("c", "")), CodeError, ErrorQuota)
@@ -299,20 +382,27 @@ func TestQuotasAreEnforced(t *testing.T) {
 	l.want("growing beyond", l.do(l.set("c", "123")), CodeError, ErrorQuota)
 	l.want("deleting", l.do(del("b")), CodeDeleted, NoError)
 	l.number++
-	low := l.append(&Entry{Term: l.term, Number: l.number, Wall: l.wall, StorageLow: true, Commands: []Command{
-		l.set("z", "1"), l.set("a", "87654321"), del("a"),
-	}})
+	low := l.append(&Entry{
+		Term: l.term, Number: l.number, Wall: l.wall, StorageLow: true,
+		Commands: []Command{
+			l.set("z", "1"), l.set("a", "87654321"), del("a"),
+		},
+	})
 	l.want("low storage: growing", low.Results[0], CodeError, ErrorQuota)
 	l.want("low storage: renewing", low.Results[1], CodeOK, NoError)
 	l.want("low storage: deleting", low.Results[2], CodeDeleted, NoError)
 }
 
-// A client that has its share of the watches gets no more. A renewal is not one more, and an end makes room. A restored machine has the same count.
+// A client that has its share of the watches gets no more. A renewal is not one more, and an end
+// makes room. A restored machine has the same count.
 func TestClientWithItsShareOfWatchesGetsNoMore(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.WatchesPerClient = 2 })
 	watch := func(client, key string) Result {
-		return l.do(Command{Kind: KindKeyNotify, Key: []byte(key), Principal: policy.Principal{ClientID: client}})
+		return l.do(Command{
+			Kind: KindKeyNotify, Key: []byte(key),
+			Principal: policy.Principal{ClientID: client},
+		})
 	}
 	l.want("first", watch("greedy", "a"), CodeOK, NoError)
 	l.want("second", watch("greedy", "b"), CodeOK, NoError)
@@ -326,7 +416,10 @@ func TestClientWithItsShareOfWatchesGetsNoMore(t *testing.T) {
 	if share := restored.watches.perClient["greedy"]; share != 2 {
 		t.Errorf("%d watches after a snapshot", share)
 	}
-	l.want("ended", l.do(Command{Kind: KindKeyNotifyStop, Key: []byte("a"), Principal: policy.Principal{ClientID: "greedy"}}), CodeOK, NoError)
+	l.want("ended", l.do(Command{
+		Kind: KindKeyNotifyStop, Key: []byte("a"),
+		Principal: policy.Principal{ClientID: "greedy"},
+	}), CodeOK, NoError)
 	l.want("room again", watch("greedy", "c"), CodeOK, NoError)
 }
 
@@ -335,7 +428,11 @@ func TestDialectFollowsSettingAndRequest(t *testing.T) {
 	for name, rule := range map[string]struct {
 		rule            DialectRule
 		documented, sdk Dialect
-	}{"auto": {DialectRuleAuto, Documented, SDK}, "documented": {DialectRuleDocumented, Documented, Documented}, "sdk": {DialectRuleSDK, SDK, SDK}} {
+	}{
+		"auto":       {DialectRuleAuto, Documented, SDK},
+		"documented": {DialectRuleDocumented, Documented, Documented},
+		"sdk":        {DialectRuleSDK, SDK, SDK},
+	} {
 		t.Run(name, func(t *testing.T) {
 			l.in(t)
 			l.configure(func(s *Settings) { s.Dialect = rule.rule })
@@ -366,9 +463,16 @@ func TestHostileNumbersDoNotOverflow(t *testing.T) {
 	l.do(Command{Kind: KindAdvance, Floor: Floor{Now: math.MaxInt64 - 10}})
 	l.want("PX at the end of time", l.do(l.set("k", "v", ttl(1<<53))), CodeOK, NoError)
 	l.want("it is there at the end of time", l.get("k"), CodeValue, NoError)
-	l.want("a timestamp at the end of time", l.do(l.set("k", "v", func(c *Command) { c.Timestamp.Wall = math.MaxInt64 })), CodeError, ErrorTimestampSkew)
-	l.want("a counter at its end", l.do(l.set("k", "v", func(c *Command) { c.Timestamp.Wall, c.Timestamp.Counter = l.wall+1, math.MaxUint64 })), CodeOK, NoError)
-	if v, _ := l.m.Read(&Command{Kind: KindGet, Key: []byte("k")}).version, 0; v.Counter >= hlc.CounterLimit {
+	l.want("a timestamp at the end of time",
+		l.do(l.set("k", "v", func(c *Command) { c.Timestamp.Wall = math.MaxInt64 })), CodeError,
+		ErrorTimestampSkew)
+	l.want("a counter at its end",
+		l.do(l.set("k", "v", func(c *Command) {
+			c.Timestamp.Wall, c.Timestamp.Counter = l.wall+1,
+				math.MaxUint64
+		})), CodeOK, NoError)
+	if v, _ := l.m.Read(&Command{Kind: KindGet, Key: []byte("k")}).version,
+		0; v.Counter >= hlc.CounterLimit {
 		t.Errorf("counter %d", v.Counter)
 	}
 }
@@ -384,7 +488,8 @@ func TestApplyStopsAtWhatItCannotRead(t *testing.T) {
 			t.Fatalf("byte %d flipped: %v", i, err)
 		}
 	}
-	unknown := AppendEntry(nil, &Entry{Term: 1, Number: 1, Commands: []Command{{Kind: lastKind + 1}}})
+	unknown := AppendEntry(nil,
+		&Entry{Term: 1, Number: 1, Commands: []Command{{Kind: lastKind + 1}}})
 	if _, err := l.m.Apply(9, 1, unknown); !errors.Is(err, ErrUnknown) {
 		t.Errorf("unknown kind: %v", err)
 	}
@@ -407,24 +512,36 @@ func TestQuotaComesAfterTheConditionOnTheVersion(t *testing.T) {
 	set := l.do(l.set("k", "v"))
 	version, _ := set.Version()
 	growing := func(expected hlc.Timestamp) Command {
-		return l.set("k", strings.Repeat("x", 20), func(c *Command) { c.Condition, c.ExpectedVersion = IfVersion, expected })
+		return l.set("k", strings.Repeat("x", 20),
+			func(c *Command) { c.Condition, c.ExpectedVersion = IfVersion, expected })
 	}
 	l.want("met", l.do(growing(version)), CodeError, ErrorQuota)
-	l.want("not met", l.do(growing(hlc.Timestamp{Wall: 1, NodeID: "StateStore"})), CodeNotApplied, NoError)
+	l.want("not met", l.do(growing(hlc.Timestamp{Wall: 1, NodeID: "StateStore"})), CodeNotApplied,
+		NoError)
 }
 
-// † The horizon moves with the ages that entries carry, never back and never above now. A LeaderStart leaves it. A restore that
-// moves cluster time moves it as it moves the outcomes: no time passes in that jump.
+// † The horizon moves with the ages that entries carry, never back and never above now. A
+// LeaderStart leaves it. A restore that moves cluster time moves it as it moves the outcomes: no
+// time passes in that jump.
 func TestHorizonNeverGoesBack(t *testing.T) {
 	l := newLeader(t)
 	carry := func(elapsed, age int64) int64 {
 		l.number++
-		l.append(&Entry{Term: l.term, Number: l.number, Elapsed: elapsed, Wall: l.wall, HorizonAge: age})
+		l.append(&Entry{
+			Term: l.term, Number: l.number, Elapsed: elapsed, Wall: l.wall,
+			HorizonAge: age,
+		})
 		return l.m.Status().Horizon
 	}
-	for _, step := range []struct{ elapsed, age, want int64 }{{1000, 300, 700}, {1100, 0, 700}, {1200, 900, 700}, {1300, 1, 1299}} {
+	for _, step := range []struct{ elapsed, age, want int64 }{
+		{1000, 300, 700},
+		{1100, 0, 700},
+		{1200, 900, 700},
+		{1300, 1, 1299},
+	} {
 		if got := carry(step.elapsed, step.age); got != step.want {
-			t.Errorf("at %d with an age of %d: the horizon is %d, want %d", step.elapsed, step.age, got, step.want)
+			t.Errorf("at %d with an age of %d: the horizon is %d, want %d", step.elapsed, step.age,
+				got, step.want)
 		}
 	}
 	l.start()
@@ -440,6 +557,7 @@ func TestHorizonNeverGoesBack(t *testing.T) {
 	l.apply(Command{Kind: KindRestore, Nonce: 1, Offset: uint64(len(data))})
 	after := l.m.Status()
 	if after.Now <= before.Now || after.Now-after.Horizon != before.Now-before.Horizon {
-		t.Errorf("a restore moved now from %d to %d, and the horizon from %d to %d", before.Now, after.Now, before.Horizon, after.Horizon)
+		t.Errorf("a restore moved now from %d to %d, and the horizon from %d to %d", before.Now,
+			after.Now, before.Horizon, after.Horizon)
 	}
 }

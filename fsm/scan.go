@@ -16,7 +16,8 @@ type KeyPage struct {
 	sealer *sealer
 }
 
-// First returns a page with the first n keys only. If it drops keys, its token continues after key n. n is at least 1.
+// First returns a page with the first n keys only. If it drops keys, its token continues after key
+// n. n is at least 1.
 func (p *KeyPage) First(n int) *KeyPage {
 	if n >= len(p.Keys) {
 		return p
@@ -24,8 +25,9 @@ func (p *KeyPage) First(n int) *KeyPage {
 	return &KeyPage{Keys: p.Keys[:n], Next: p.sealer.seal(p.Keys[n-1]), sealer: p.sealer}
 }
 
-// The bounds of a page. No entry is applied while a page is read, so a page must take milliseconds only. The bounds are checked before each key. So one key may
-// exceed maxPageSteps: matching takes up to glob.MaxSize comparisons for each byte of the key, and the policy takes more.
+// The bounds of a page. No entry is applied while a page is read, so a page must take milliseconds
+// only. The bounds are checked before each key. So one key may exceed maxPageSteps: matching takes
+// up to glob.MaxSize comparisons for each byte of the key, and the policy takes more.
 const (
 	maxPageKeys   = 1000      // keys in the page
 	maxPageBytes  = 256 << 10 // bytes of the keys in the page
@@ -33,8 +35,9 @@ const (
 	maxPageSteps  = 2 << 20   // comparisons for the pattern and the policy, as an upper bound
 )
 
-// MaxContinuationToken is the size in bytes of the longest continuation token that scan accepts. A token is up to 145 bytes longer than its key. So a SCAN of keys
-// that are nearly as long, which limits.keyBytes forbids by default, may return a token that scan refuses.
+// MaxContinuationToken is the size in bytes of the longest continuation token that scan accepts. A
+// token is up to 145 bytes longer than its key. So a SCAN of keys that are nearly as long, which
+// limits.keyBytes forbids by default, may return a token that scan refuses.
 const MaxContinuationToken = 1 << 20
 
 func (m *Machine) checkScan(command *Command) ErrorCode {
@@ -50,8 +53,9 @@ func (m *Machine) checkScan(command *Command) ErrorCode {
 	}
 }
 
-// scan executes a SCAN. It returns the keys after the token's key that match the pattern and that the caller may read. A page with a token has passed at least
-// one key, so repeated SCANs come to an end.
+// scan executes a SCAN. It returns the keys after the token's key that match the pattern and that
+// the caller may read. A page with a token has passed at least one key, so repeated SCANs come to
+// an end.
 func (m *Machine) scan(command *Command, result *Result) {
 	pattern, err := glob.Compile(string(command.Key))
 	switch {
@@ -118,11 +122,14 @@ func (m *Machine) fillPage(page *KeyPage, pattern *glob.Pattern, cursor string, 
 	page.detach(bytes)
 }
 
-// walkPage calls take, in byte order, for each live key that matches the pattern and is greater than the cursor, until a bound is reached. A nil pattern
-// matches all keys. take returns how many comparisons it made. If its second result is false, it did not take the key, and the walk ends. next is the last key
-// that was visited and not refused by take: the cursor of the next page. It is empty if there are no more keys. An expired key that is not removed yet counts
-// as a visit.
-func (m *Machine) walkPage(pattern *glob.Pattern, cursor string, take func(*record) (steps int, more bool)) (next string) {
+// walkPage calls take, in byte order, for each live key that matches the pattern and is greater
+// than the cursor, until a bound is reached. A nil pattern matches all keys. take returns how many
+// comparisons it made. If its second result is false, it did not take the key, and the walk ends.
+// next is the last key that was visited and not refused by take: the cursor of the next page. It is
+// empty if there are no more keys. An expired key that is not removed yet counts as a visit.
+func (m *Machine) walkPage(pattern *glob.Pattern, cursor string,
+	take func(*record) (steps int, more bool),
+) (next string) {
 	prefix := ""
 	if pattern != nil {
 		prefix = pattern.Prefix()
@@ -157,7 +164,8 @@ func (m *Machine) walkPage(pattern *glob.Pattern, cursor string, take func(*reco
 	return next
 }
 
-// detach copies the keys into one string of size bytes. Without that they would refer to records, and keep the values in memory.
+// detach copies the keys into one string of size bytes. Without that they would refer to records,
+// and keep the values in memory.
 func (p *KeyPage) detach(size int) {
 	var all strings.Builder
 	all.Grow(size)

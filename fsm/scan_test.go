@@ -20,7 +20,8 @@ func scanOf(pattern string, token []byte) *Command {
 	return &Command{Kind: KindScan, Key: []byte(pattern), Value: token}
 }
 
-// scanAll returns all keys of a scan, page by page, and how many pages there were. between is called after each page but the last.
+// scanAll returns all keys of a scan, page by page, and how many pages there were. between is
+// called after each page but the last.
 func scanAll(t fataler, m *Machine, command Command, between func()) (keys []string, pages int) {
 	t.Helper()
 	for {
@@ -74,16 +75,38 @@ func TestScanRejectsBadArguments(t *testing.T) {
 		"token without a key":       {scanOf("a", []byte(seal(""))), ErrorInvalidContinuationToken},
 		"token of another format":   {scanOf("a", damaged(0)), ErrorInvalidContinuationToken},
 		"token with another MAC":    {scanOf("a", damaged(1)), ErrorInvalidContinuationToken},
-		"token with another key":    {scanOf("a", damaged(len(valid)-1)), ErrorInvalidContinuationToken},
-		"token cut off":             {scanOf("a", []byte(valid[:len(valid)-1])), ErrorInvalidContinuationToken},
-		"token with more":           {scanOf("a", []byte(valid+"\n")), ErrorInvalidContinuationToken},
-		"token that is too long":    {scanOf("a", make([]byte, MaxContinuationToken+1)), ErrorInvalidContinuationToken},
-		"token of another store":    {scanOf("a", []byte(newSealer(l.m.scanSecret+1).seal("key"))), ErrorInvalidContinuationToken},
-		"unidentified":              {&Command{Kind: KindScan, Key: []byte("*"), Unidentified: true}, ErrorNotAuthorized},
-		"verb in lower case":        {&Command{Kind: KindScan, Key: []byte("*"), CaseError: ErrorUnknownCommand}, ErrorUnknownCommand},
+		"token with another key": {
+			scanOf("a", damaged(len(valid)-1)),
+			ErrorInvalidContinuationToken,
+		},
+		"token cut off": {
+			scanOf("a", []byte(valid[:len(valid)-1])),
+			ErrorInvalidContinuationToken,
+		},
+		"token with more": {
+			scanOf("a", []byte(valid+"\n")),
+			ErrorInvalidContinuationToken,
+		},
+		"token that is too long": {
+			scanOf("a", make([]byte, MaxContinuationToken+1)),
+			ErrorInvalidContinuationToken,
+		},
+		"token of another store": {
+			scanOf("a", []byte(newSealer(l.m.scanSecret+1).seal("key"))),
+			ErrorInvalidContinuationToken,
+		},
+		"unidentified": {&Command{
+			Kind: KindScan, Key: []byte("*"),
+			Unidentified: true,
+		}, ErrorNotAuthorized},
+		"verb in lower case": {&Command{
+			Kind: KindScan, Key: []byte("*"),
+			CaseError: ErrorUnknownCommand,
+		}, ErrorUnknownCommand},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if result := l.m.Read(test.command); result.Error != test.want || (test.want == NoError) != (result.Code == CodeKeys) {
+			if result := l.m.Read(test.command); result.Error != test.want ||
+				(test.want == NoError) != (result.Code == CodeKeys) {
 				t.Errorf("%+v", result)
 			}
 		})
@@ -101,7 +124,8 @@ func TestContinuationTokenKeepsItsFormat(t *testing.T) {
 	if after, valid := sealer.open(string(token)); !valid || after != "key" {
 		t.Errorf("%q, %v", after, valid)
 	}
-	if token := sealer.seal("a longer key"); strings.Contains(token, "key") || len(token) != len(sealer.seal("key")) {
+	if token := sealer.seal("a longer key"); strings.Contains(token, "key") ||
+		len(token) != len(sealer.seal("key")) {
 		t.Error("a token shows its key, or how long that is")
 	}
 	for size := range 300 {
@@ -143,10 +167,14 @@ func TestTokensSurviveARestore(t *testing.T) {
 	to.start()
 	snapshot := from.snapshot()
 	to.do(Command{Kind: KindStage, Nonce: 3, Value: snapshot})
-	if result := to.do(Command{Kind: KindRestore, Nonce: 3, Offset: uint64(len(snapshot))}); result.Code != CodeOK {
+	if result := to.do(Command{
+		Kind: KindRestore, Nonce: 3,
+		Offset: uint64(len(snapshot)),
+	}); result.Code != CodeOK {
 		t.Fatalf("%+v", result)
 	}
-	if result := to.m.Read(scanOf("*", []byte(token))); result.Code != CodeKeys || !slices.Equal(result.Page.Keys, []string{"b"}) {
+	if result := to.m.Read(scanOf("*", []byte(token))); result.Code != CodeKeys ||
+		!slices.Equal(result.Page.Keys, []string{"b"}) {
 		t.Errorf("%+v", result)
 	}
 }
@@ -160,7 +188,8 @@ func TestPageHasCopiesOfItsKeys(t *testing.T) {
 	if unsafe.StringData(page.Keys[0]) == unsafe.StringData(found.data) {
 		t.Error("a key of the page is a part of the record")
 	}
-	if unsafe.StringData(page.Keys[1]) != (*byte)(unsafe.Add(unsafe.Pointer(unsafe.StringData(page.Keys[0])), 1)) {
+	if unsafe.StringData(page.Keys[1]) != (*byte)(
+		unsafe.Add(unsafe.Pointer(unsafe.StringData(page.Keys[0])), 1)) {
 		t.Error("the keys of a page are not in one piece")
 	}
 }
@@ -194,13 +223,15 @@ func TestScanPagesAreBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			keys, pages := scanAll(t, l.m, *scanOf(test.pattern, nil), func() {})
 			if !slices.Equal(keys, test.keys) || pages != test.pages {
-				t.Errorf("%d keys in %d pages, want %d in %d", len(keys), pages, len(test.keys), test.pages)
+				t.Errorf("%d keys in %d pages, want %d in %d", len(keys), pages, len(test.keys),
+					test.pages)
 			}
 		})
 	}
 }
 
-// A page ends after a number of keys were examined, even if few of them match. So an empty page with a token is possible.
+// A page ends after a number of keys were examined, even if few of them match. So an empty page
+// with a token is possible.
 func TestScanOfASparsePatternGivesUpItsPage(t *testing.T) {
 	l := newLeader(t)
 	for i := range 2*maxPageVisits + 10 {
@@ -226,9 +257,11 @@ func TestScanIsBoundedBySteps(t *testing.T) {
 	for i := range 8 {
 		l.setAll(fmt.Sprintf("%d%s", i, strings.Repeat("a", 60_000)))
 	}
-	for name, pattern := range map[string]string{"many characters": "*" + strings.Repeat("?a", 40) + "b*", "many ranges": "*[" + strings.Repeat("é", 80) + "]*"} {
+	for name, pattern := range map[string]string{"many characters": "*" + strings.Repeat("?a", 40) +
+		"b*", "many ranges": "*[" + strings.Repeat("é", 80) + "]*"} {
 		t.Run(name, func(t *testing.T) {
-			if keys, pages := scanAll(t, l.m, *scanOf(pattern, nil), func() {}); len(keys) != 0 || pages < 8 {
+			if keys, pages := scanAll(t, l.m, *scanOf(pattern, nil), func() {}); len(keys) != 0 ||
+				pages < 8 {
 				t.Errorf("%d keys in %d pages", len(keys), pages)
 			}
 		})
@@ -242,7 +275,11 @@ func TestScanIsBoundedByStepsOfThePolicy(t *testing.T) {
 		l.setAll(fmt.Sprintf("%d%s", i, strings.Repeat("a", 60_000)))
 	}
 	slow := "*" + strings.Repeat("?a", 40) + "b*"
-	compiled, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"*"}, Resources: []policy.Resource{{Access: policy.Read, Keys: []string{slow}}}}})
+	compiled, err := policy.Compile(
+		[]policy.Rule{{
+			ClientIDs: []string{"*"},
+			Resources: []policy.Resource{{Access: policy.Read, Keys: []string{slow}}},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +301,8 @@ func TestScanLeavesOutExpiredKeys(t *testing.T) {
 	l.setAll("b")
 	l.elapsed += 2000
 	l.do(Command{Kind: KindAdvance})
-	if keys, _ := scanAll(t, l.m, *scanOf("*", nil), func() {}); !slices.Equal(keys, []string{"b"}) {
+	if keys, _ := scanAll(t, l.m, *scanOf("*", nil), func() {}); !slices.Equal(keys,
+		[]string{"b"}) {
 		t.Errorf("%q", keys)
 	}
 }
@@ -273,9 +311,21 @@ func TestScanShowsOnlyWhatTheCallerMayRead(t *testing.T) {
 	l := newLeader(t)
 	l.setAll("open/1", "mine/a/1", "mine/b/1", "secret/1")
 	compiled, err := policy.Compile([]policy.Rule{
-		{ClientIDs: []string{"*"}, Resources: []policy.Resource{{Access: policy.Read, Keys: []string{"open/*", "mine/{principal.clientId}/*"}}}},
-		{ClientIDs: []string{"a"}, Resources: []policy.Resource{{Access: policy.Write, Keys: []string{"*"}}}},
-		{Usernames: []string{"root"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*"}}}},
+		{
+			ClientIDs: []string{"*"},
+			Resources: []policy.Resource{{
+				Access: policy.Read,
+				Keys:   []string{"open/*", "mine/{principal.clientId}/*"},
+			}},
+		},
+		{
+			ClientIDs: []string{"a"},
+			Resources: []policy.Resource{{Access: policy.Write, Keys: []string{"*"}}},
+		},
+		{
+			Usernames: []string{"root"},
+			Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*"}}},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +340,10 @@ func TestScanShowsOnlyWhatTheCallerMayRead(t *testing.T) {
 		"client a": {policy.Principal{ClientID: "a"}, []string{"mine/a/1", "open/1"}},
 		"client b": {policy.Principal{ClientID: "b"}, []string{"mine/b/1", "open/1"}},
 		"nobody":   {policy.Principal{}, nil},
-		"root":     {policy.Principal{Username: "root"}, []string{"mine/a/1", "mine/b/1", "open/1", "secret/1"}},
+		"root": {
+			policy.Principal{Username: "root"},
+			[]string{"mine/a/1", "mine/b/1", "open/1", "secret/1"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			command := *scanOf("*", nil)
@@ -312,12 +365,14 @@ func TestShortenedPageGoesOnAfterItsLastKey(t *testing.T) {
 	}
 	short := page.First(2)
 	rest := l.m.Read(scanOf("*", []byte(short.Next))).Page
-	if !slices.Equal(short.Keys, []string{"a", "b"}) || !slices.Equal(rest.Keys, []string{"c"}) || rest.Next != "" {
+	if !slices.Equal(short.Keys, []string{"a", "b"}) || !slices.Equal(rest.Keys, []string{"c"}) ||
+		rest.Next != "" {
 		t.Errorf("%+v, then %+v", short, rest)
 	}
 }
 
-// If a later version puts a SCAN into the log by mistake, replicas must not diverge: it is an error, as is any command that the machine does not execute.
+// If a later version puts a SCAN into the log by mistake, replicas must not diverge: it is an
+// error, as is any command that the machine does not execute.
 func TestScanInTheLogIsAnError(t *testing.T) {
 	l := newLeader(t)
 	if result := l.do(*scanOf("*", nil)); result.Code != CodeError || result.Error != ErrorSyntax {
@@ -325,8 +380,9 @@ func TestScanInTheLogIsAnError(t *testing.T) {
 	}
 }
 
-// The keys may change between the pages. A key that exists throughout the scan is found, and no key is found twice. The keys are in byte order. Each of
-// them existed when its page was read. The state may be restored from a snapshot between the pages.
+// The keys may change between the pages. A key that exists throughout the scan is found, and no key
+// is found twice. The keys are in byte order. Each of them existed when its page was read. The
+// state may be restored from a snapshot between the pages.
 func TestScanIsCompleteWhileKeysChange(t *testing.T) {
 	name := rapid.StringMatching(`[ab]{1,2}(/[0-9é]{1,3})?`)
 	rapid.Check(t, func(t *rapid.T) {
@@ -340,7 +396,10 @@ func TestScanIsCompleteWhileKeysChange(t *testing.T) {
 		for _, key := range rapid.SliceOfN(name, 0, 40).Draw(t, "keys") {
 			set(key)
 		}
-		text := rapid.SampledFrom([]string{"*", "a*", "b/*", "?", "a/?", "*[0-5]", "[!a]*", "ab*é*"}).Draw(t, "pattern")
+		text := rapid.SampledFrom([]string{
+			"*", "a*", "b/*", "?", "a/?", "*[0-5]", "[!a]*",
+			"ab*é*",
+		}).Draw(t, "pattern")
 		pattern, err := glob.Compile(text)
 		if err != nil {
 			t.Fatal(err)
@@ -382,7 +441,8 @@ func TestScanIsCompleteWhileKeysChange(t *testing.T) {
 				l.m = replica
 			}
 		}
-		if !slices.IsSortedFunc(found, strings.Compare) || len(slices.Compact(slices.Clone(found))) != len(found) {
+		if !slices.IsSortedFunc(found, strings.Compare) ||
+			len(slices.Compact(slices.Clone(found))) != len(found) {
 			t.Errorf("not in order, or twice: %q", found)
 		}
 		for key := range throughout {
@@ -398,7 +458,10 @@ func BenchmarkScanPage(b *testing.B) {
 	for i := range 100_000 {
 		l.apply(setOf(fmt.Sprintf("line/%d/station/%06d/temperature", i%10, i)))
 	}
-	for name, pattern := range map[string]string{"full": "*", "sparse": "line/*/station/99999?/*", "literal": "line/5/station/000005/temperature"} {
+	for name, pattern := range map[string]string{
+		"full": "*", "sparse": "line/*/station/99999?/*",
+		"literal": "line/5/station/000005/temperature",
+	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -10,16 +10,19 @@ import (
 	"encoding/binary"
 )
 
-// sealer makes and opens the continuation tokens of SCAN. A token holds the key after which the next page begins. The client may not be allowed to
-// read that key, so the token is encrypted. A MAC keeps a client from making a token for a key of its choice. The secret is part of the state: every
-// member can open a token, and no member stores anything for it. Equal keys give equal tokens.
+// sealer makes and opens the continuation tokens of SCAN. A token holds the key after which the
+// next page begins. The client may not be allowed to read that key, so the token is encrypted. A
+// MAC keeps a client from making a token for a key of its choice. The secret is part of the state:
+// every member can open a token, and no member stores anything for it. Equal keys give equal
+// tokens.
 type sealer struct {
 	mac    []byte // key of the HMAC
 	stream cipher.Block
 }
 
-// A token is its format in one byte, a MAC, and the encrypted text: the key, a byte 1, and as many zeros as make the length a multiple of
-// tokenBlock. Like a format on the disk it changes only with its number.
+// A token is its format in one byte, a MAC, and the encrypted text: the key, a byte 1, and as many
+// zeros as make the length a multiple of tokenBlock. Like a format on the disk it changes only with
+// its number.
 const (
 	tokenFormat = 1
 	tokenMAC    = aes.BlockSize
@@ -29,7 +32,8 @@ const (
 
 func newSealer(secret uint64) *sealer {
 	derive := func(use string) []byte {
-		sum := sha256.Sum256(binary.LittleEndian.AppendUint64([]byte("holdfast continuation token "+use), secret))
+		sum := sha256.Sum256(binary.LittleEndian.AppendUint64([]byte("holdfast continuation token "+
+			use), secret))
 		return sum[:]
 	}
 	block, err := aes.NewCipher(derive("key"))

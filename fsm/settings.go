@@ -16,15 +16,17 @@ const (
 	DialectRuleSDK        DialectRule = 2
 )
 
-// Settings are what decides outcomes beside the commands themselves. They are replicated, so that a request has the same
-// outcome whichever node leads. Until the first Configure, DefaultSettings are in force.
+// Settings are what decides outcomes beside the commands themselves. They are replicated, so that a
+// request has the same outcome whichever node leads. Until the first Configure, DefaultSettings are
+// in force.
 type Settings struct {
 	Dialect         DialectRule
 	CaseInsensitive bool // verbs and options are understood in lower case too
 	Limits          Limits
 	// TotalBytesAuto says that the leader sets Limits.TotalBytes by the memory of the members.
 	TotalBytesAuto bool
-	WatchTTL       int64 // milliseconds of cluster time after which a watch that was not renewed ends; 0 is never
+	// milliseconds of cluster time after which a watch that was not renewed ends; 0 is never
+	WatchTTL int64
 	// NotificationExpiry is how long, in milliseconds, a notification is worth delivering.
 	NotificationExpiry int64
 	Policy             *policy.Policy // nil: authorization is off
@@ -32,7 +34,8 @@ type Settings struct {
 	Mirrors []Mirror
 }
 
-// Limits bound the state. 0 is no limit for Keys, TotalBytes and WatchesPerClient. Of the others, except DedupPerClient, 0 allows nothing.
+// Limits bound the state. 0 is no limit for Keys, TotalBytes and WatchesPerClient. Of the others,
+// except DedupPerClient, 0 allows nothing.
 type Limits struct {
 	KeyBytes     int64 // of one key
 	ValueBytes   int64 // of one value or expected value
@@ -41,12 +44,12 @@ type Limits struct {
 	Watches      int64 // number of watches
 	WatchBytes   int64 // of all watches: keys, patterns and principals
 	DedupEntries int64 // number of remembered outcomes; a tenth is reserved for refusals
-	// WatchesPerClient and DedupPerClient bound what one client id may have. WatchesPerClient 0 is no limit. DedupPerClient is at most half of DedupEntries,
-	// and 0 means that half.
+	// WatchesPerClient and DedupPerClient bound what one client id may have. WatchesPerClient 0 is
+	// no limit. DedupPerClient is at most half of DedupEntries, and 0 means that half.
 	WatchesPerClient int64
 	DedupPerClient   int64 // number of remembered outcomes
-	// UnpublishedNotifications and UnpublishedBytes bound the notifications above the delivery watermark: their number and their bytes. Beyond a bound the
-	// oldest are dropped.
+	// UnpublishedNotifications and UnpublishedBytes bound the notifications above the delivery
+	// watermark: their number and their bytes. Beyond a bound the oldest are dropped.
 	UnpublishedNotifications int64
 	UnpublishedBytes         int64
 }
@@ -109,7 +112,11 @@ func appendSettings(b []byte, s *Settings) []byte {
 	b = appendUint(b, 16, uint64(s.Limits.WatchesPerClient))
 	b = appendUint(b, 17, uint64(s.Limits.DedupPerClient))
 	for _, mirror := range s.Mirrors {
-		b = appendMessage(b, 18, func(b []byte) []byte { return appendBytes(appendBytes(b, 1, mirror.Keys), 2, mirror.Topic) })
+		b = appendMessage(b, 18,
+			func(b []byte) []byte {
+				return appendBytes(appendBytes(b, 1, mirror.Keys), 2,
+					mirror.Topic)
+			})
 	}
 	return appendBool(b, 19, s.TotalBytesAuto)
 }

@@ -21,11 +21,13 @@ import (
 //	zstd stream        frames, each: section (1 byte), length (varint), a protobuf message
 //	CRC-32C            4 bytes, little endian, over all that comes before
 //
-// The sections come in ascending order, and within each the frames in the order of their keys; the last frame is the end
-// section with the number of frames before it. Two replicas at one index write the same bytes.
+// The sections come in ascending order, and within each the frames in the order of their keys; the
+// last frame is the end section with the number of frames before it. Two replicas at one index
+// write the same bytes.
 const (
 	snapshotMagic = "holdfast"
-	// SnapshotFormat is the version of the format that is written. Every format that was ever released stays readable.
+	// SnapshotFormat is the version of the format that is written. Every format that was ever
+	// released stays readable.
 	SnapshotFormat = 1
 	headerSize     = len(snapshotMagic) + 4
 	trailerSize    = 4
@@ -43,7 +45,8 @@ const (
 	sectionEnd         section = 7
 )
 
-// Snapshot is the state at one index. It does not change while the machine goes on, until Release, and may be written from another goroutine.
+// Snapshot is the state at one index. It does not change while the machine goes on, until Release,
+// and may be written from another goroutine.
 type Snapshot struct {
 	state   Machine // without values, watches, dedup table and unpublished events
 	values  *btree.BTreeG[*record]
@@ -54,14 +57,18 @@ type Snapshot struct {
 	events  []Event                     // unpublished
 }
 
-// Snapshot captures the state. It takes a short time: of the dedup table it copies only a few words for each expiryGroup. It must not run beside Apply,
-// Restore or another call of Snapshot. The caller calls Release when it needs the snapshot no more: until then each SET allocates a new record.
+// Snapshot captures the state. It takes a short time: of the dedup table it copies only a few words
+// for each expiryGroup. It must not run beside Apply, Restore or another call of Snapshot. The
+// caller calls Release when it needs the snapshot no more: until then each SET allocates a new
+// record.
 func (m *Machine) Snapshot() *Snapshot {
 	values, release := m.values.capture()
 	return &Snapshot{
 		state: Machine{
-			index: m.index, leader: m.leader, now: m.now, horizon: m.horizon, wall: m.wall, clock: m.clock, published: m.published,
-			logVersion: m.logVersion, hash: m.hash, settings: m.settings, configured: m.configured, pinned: m.pinned,
+			index: m.index, leader: m.leader, now: m.now, horizon: m.horizon, wall: m.wall,
+			clock: m.clock, published: m.published,
+			logVersion: m.logVersion, hash: m.hash, settings: m.settings, configured: m.configured,
+			pinned: m.pinned,
 			staged: m.staged, scanSecret: m.scanSecret, storeID: m.storeID,
 		},
 		values:  values,
@@ -73,13 +80,15 @@ func (m *Machine) Snapshot() *Snapshot {
 	}
 }
 
-// Release ends the use of the snapshot: it must not be written after that. It is called at most once, from any goroutine.
+// Release ends the use of the snapshot: it must not be written after that. It is called at most
+// once, from any goroutine.
 func (s *Snapshot) Release() { s.release() }
 
 // Index returns the index of the last entry in the snapshot.
 func (s *Snapshot) Index() uint64 { return s.state.index }
 
-// snapshotWindow is how far back the compressor looks, in bytes. It allocates twice as much for each snapshot, however small that is.
+// snapshotWindow is how far back the compressor looks, in bytes. It allocates twice as much for
+// each snapshot, however small that is.
 const snapshotWindow = 512 << 10
 
 // Write writes the snapshot.
@@ -90,7 +99,9 @@ func (s *Snapshot) Write(w io.Writer) error {
 	if _, err := buffered.Write(header); err != nil {
 		return fmt.Errorf("write snapshot: %w", err)
 	}
-	compressor, err := zstd.NewWriter(buffered, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false), zstd.WithWindowSize(snapshotWindow))
+	compressor, err := zstd.NewWriter(buffered, zstd.WithEncoderConcurrency(1),
+		zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false),
+		zstd.WithWindowSize(snapshotWindow))
 	if err != nil {
 		return fmt.Errorf("write snapshot: %w", err)
 	}
@@ -118,7 +129,8 @@ func (s *Snapshot) writeFrames(frames *frameWriter) {
 		rest = rest[len(part):]
 		frames.write(sectionMeta, func(b []byte) []byte { return appendBytes(b, 16, part) })
 	}
-	frames.write(sectionSettings, func(b []byte) []byte { return appendSettings(b, &s.state.settings) })
+	frames.write(sectionSettings,
+		func(b []byte) []byte { return appendSettings(b, &s.state.settings) })
 	s.values.Scan(func(r *record) bool {
 		return frames.write(sectionValue, func(b []byte) []byte { return appendRecord(b, r) })
 	})
@@ -131,7 +143,8 @@ func (s *Snapshot) writeFrames(frames *frameWriter) {
 		}
 	}
 	for i := range s.events {
-		frames.write(sectionUnpublished, func(b []byte) []byte { return appendEvent(b, &s.events[i]) })
+		frames.write(sectionUnpublished,
+			func(b []byte) []byte { return appendEvent(b, &s.events[i]) })
 	}
 	count := frames.count
 	frames.write(sectionEnd, func(b []byte) []byte { return appendUint(b, 1, count) })
@@ -163,8 +176,8 @@ func (f *frameWriter) write(s section, content func([]byte) []byte) bool {
 	return f.err == nil
 }
 
-// Restore replaces the state with that of a snapshot. When it fails, with ErrDamaged or ErrUnknown or an error of the reader,
-// the state is as it was.
+// Restore replaces the state with that of a snapshot. When it fails, with ErrDamaged or ErrUnknown
+// or an error of the reader, the state is as it was.
 func (m *Machine) Restore(r io.Reader) error {
 	restored := New()
 	if err := readSnapshot(r, restored.readFrame); err != nil {
@@ -174,9 +187,11 @@ func (m *Machine) Restore(r io.Reader) error {
 	return nil
 }
 
-// Inspect reads a snapshot to its end, as Restore does, and returns a summary of what is in it. It reads the snapshot in parts, and keeps one in memory:
-// at most 10,000 frames of together 16 MiB, or one larger frame. It also keeps the data of an unfinished restore. Unpublished, NextDeadline, HasDeadline
-// and TimeIsPending of the status stay zero. Its errors are those of Restore, but it finds keys out of order, and repeated keys, only within a part.
+// Inspect reads a snapshot to its end, as Restore does, and returns a summary of what is in it. It
+// reads the snapshot in parts, and keeps one in memory: at most 10,000 frames of together 16 MiB,
+// or one larger frame. It also keeps the data of an unfinished restore. Unpublished, NextDeadline,
+// HasDeadline and TimeIsPending of the status stay zero. Its errors are those of Restore, but it
+// finds keys out of order, and repeated keys, only within a part.
 func Inspect(r io.Reader) (Status, error) {
 	const (
 		maxFrames = 10_000
@@ -186,8 +201,10 @@ func Inspect(r io.Reader) (Status, error) {
 	var total Status
 	count := func() {
 		s := body.Status()
-		total.Keys, total.Bytes, total.Watches = total.Keys+s.Keys, total.Bytes+s.Bytes, total.Watches+s.Watches
-		total.Remembered, total.ReplyBytes = total.Remembered+s.Remembered, total.ReplyBytes+s.ReplyBytes
+		total.Keys, total.Bytes, total.Watches = total.Keys+s.Keys, total.Bytes+s.Bytes,
+			total.Watches+s.Watches
+		total.Remembered, total.ReplyBytes = total.Remembered+s.Remembered, total.ReplyBytes+
+			s.ReplyBytes
 		body, frames, size = New(), 0, 0
 	}
 	err := readSnapshot(r, func(kind section, content []byte) error {
@@ -205,11 +222,13 @@ func Inspect(r io.Reader) (Status, error) {
 	}
 	count()
 	status := head.Status()
-	status.Keys, status.Bytes, status.Watches, status.Remembered, status.ReplyBytes = total.Keys, total.Bytes, total.Watches, total.Remembered, total.ReplyBytes
+	status.Keys, status.Bytes, status.Watches, status.Remembered, status.ReplyBytes = total.Keys,
+		total.Bytes, total.Watches, total.Remembered, total.ReplyBytes
 	return status, nil
 }
 
-// readSnapshot reads a snapshot and calls frame for each of its frames but the end section. The content is valid during the call only.
+// readSnapshot reads a snapshot and calls frame for each of its frames but the end section. The
+// content is valid during the call only.
 func readSnapshot(r io.Reader, frame func(section, []byte) error) error {
 	body := &bodyReader{r: bufio.NewReaderSize(r, 1<<16), sum: crc32.New(castagnoli())}
 	header := make([]byte, headerSize)
@@ -222,13 +241,14 @@ func readSnapshot(r io.Reader, frame func(section, []byte) error) error {
 	if format := binary.LittleEndian.Uint32(header[len(snapshotMagic):]); format != SnapshotFormat {
 		return fmt.Errorf("%w: snapshot format %d", ErrUnknown, format)
 	}
-	decompressor, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
+	decompressor, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1),
+		zstd.WithDecoderMaxWindow(64<<20))
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	defer decompressor.Close()
-	// If the checksum is wrong, the file is damaged, whatever error its content leads to. So the checksum is verified before an
-	// error in the content is returned.
+	// If the checksum is wrong, the file is damaged, whatever error its content leads to. So the
+	// checksum is verified before an error in the content is returned.
 	fault := readFrames(bufio.NewReaderSize(decompressor, 1<<16), frame)
 	if _, err := io.Copy(io.Discard, body); err != nil {
 		return body.explain(err)
@@ -260,7 +280,8 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// explain returns the error of the source, if it failed. Otherwise the source ended too early, and the error wraps ErrDamaged.
+// explain returns the error of the source, if it failed. Otherwise the source ended too early, and
+// the error wraps ErrDamaged.
 func (b *bodyReader) explain(err error) error {
 	if b.err != nil {
 		return b.err
@@ -303,10 +324,12 @@ func readFrames(r *bufio.Reader, frame func(section, []byte) error) error {
 	}
 }
 
-// maxFrame, in bytes, is more than any frame needs: the largest hold a key, a value and the client ids of its watchers.
+// maxFrame, in bytes, is more than any frame needs: the largest hold a key, a value and the client
+// ids of its watchers.
 const maxFrame = 1 << 30
 
-// readContent reads a length and as many bytes. It allocates memory in steps, as bytes arrive, and not at once for the claimed length.
+// readContent reads a length and as many bytes. It allocates memory in steps, as bytes arrive, and
+// not at once for the claimed length.
 func readContent(r *bufio.Reader, content []byte) ([]byte, error) {
 	const step = 1 << 20
 	size, err := binary.ReadUvarint(r)

@@ -24,8 +24,12 @@ var update = flag.Bool("update", false, "write the golden files that are missing
 func everything(t testing.TB) *testLeader {
 	l := newLeader(t)
 	rules, err := policy.Compile([]policy.Rule{{
-		ClientIDs: []string{"c", "line-*"}, Usernames: []string{""}, Attributes: [][]policy.Attribute{{{Name: "site", Value: "a"}}},
-		Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*", ""}}, {Access: policy.Read, KeyType: policy.Binary, Keys: []string{"AP8="}}},
+		ClientIDs: []string{"c", "line-*"}, Usernames: []string{""},
+		Attributes: [][]policy.Attribute{{{Name: "site", Value: "a"}}},
+		Resources: []policy.Resource{
+			{Access: policy.ReadWrite, Keys: []string{"*", ""}},
+			{Access: policy.Read, KeyType: policy.Binary, Keys: []string{"AP8="}},
+		},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -38,26 +42,42 @@ func everything(t testing.TB) *testLeader {
 		l.set("plain", "value"),
 		l.set("empty", ""),
 		l.set("\x00\xff", "\r\n", ttl(60_000), token(l.wall)),
-		l.set("lock", "me", ttl(10_000), id(l.newID()), func(c *Command) { c.Token = hlc.Timestamp{Wall: 7, Counter: 9, NodeID: "other"} }),
+		l.set("lock", "me", ttl(10_000), id(l.newID()),
+			func(c *Command) { c.Token = hlc.Timestamp{Wall: 7, Counter: 9, NodeID: "other"} }),
 		watching("c", "plain"), watching("line-1", "plain"), watching("line-1", "none"),
-		Command{Kind: KindReject, Rejected: []Rejection{{ID: l.newID(), ClientID: "line-2", Lifetime: 99_000}}},
+		Command{
+			Kind:     KindReject,
+			Rejected: []Rejection{{ID: l.newID(), ClientID: "line-2", Lifetime: 99_000}},
+		},
 	)
-	l.apply(l.set("plain", "changed", id(l.newID())), del("plain"), vdel("none", "x", id(l.newID())))
+	l.apply(l.set("plain", "changed", id(l.newID())), del("plain"),
+		vdel("none", "x", id(l.newID())))
 	all := watchingPattern("line-1", "p*")
-	all.Principal.Username, all.Principal.Attributes = "u", []policy.Attribute{{Name: "site", Value: "a"}}
+	all.Principal.Username, all.Principal.Attributes = "u",
+		[]policy.Attribute{{Name: "site", Value: "a"}}
 	l.apply(all, watchingPattern("c", "plain"), l.set("p", "changed"))
 	read := Command{Kind: KindGet, Key: []byte("p")}
 	l.apply(Command{
-		Kind: KindTxn, ID: l.newID(), Principal: client("c"), Timestamp: stamp(l.wall), Lifetime: 180_000,
+		Kind: KindTxn, ID: l.newID(), Principal: client("c"), Timestamp: stamp(l.wall),
+		Lifetime:   180_000,
 		Operations: []Command{read, del("none"), l.set("plain", "again")},
 	})
-	l.configure(func(s *Settings) { s.Mirrors = []Mirror{{Keys: "p*", Topic: "dashboard/"}, {Keys: "*", Topic: "all/"}} })
+	l.configure(func(s *Settings) {
+		s.Mirrors = []Mirror{
+			{Keys: "p*", Topic: "dashboard/"},
+			{Keys: "*", Topic: "all/"},
+		}
+	})
 	l.number++
-	l.append(&Entry{Term: l.term, Number: l.number, Elapsed: 5, Wall: l.wall, Published: 1, HorizonAge: 2})
+	l.append(&Entry{
+		Term: l.term, Number: l.number, Elapsed: 5, Wall: l.wall, Published: 1,
+		HorizonAge: 2,
+	})
 	return l
 }
 
-// Old snapshots of every released format stay readable. New files are added to testdata/snapshot, and existing ones are never rewritten.
+// Old snapshots of every released format stay readable. New files are added to testdata/snapshot,
+// and existing ones are never rewritten.
 func TestOldSnapshotsStayReadable(t *testing.T) {
 	for _, file := range []string{"format-1.snap"} {
 		t.Run(file, func(t *testing.T) {
@@ -95,25 +115,29 @@ func TestSnapshotIsRefusedWhenDamaged(t *testing.T) {
 	for i := range data {
 		flipped := bytes.Clone(data)
 		flipped[i] ^= 1 << (i % 8)
-		if err := m.Restore(bytes.NewReader(flipped)); !errors.Is(err, ErrDamaged) && !(i >= 8 && i < 12 && errors.Is(err, ErrUnknown)) {
+		if err := m.Restore(bytes.NewReader(flipped)); !errors.Is(err, ErrDamaged) &&
+			!(i >= 8 && i < 12 && errors.Is(err, ErrUnknown)) {
 			t.Fatalf("byte %d flipped: %v", i, err)
 		}
 		if err := m.Restore(bytes.NewReader(data[:i])); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("cut at %d: %v", i, err)
 		}
 	}
-	if err := m.Restore(bytes.NewReader(append(bytes.Clone(data), 0))); !errors.Is(err, ErrDamaged) {
+	if err := m.Restore(bytes.NewReader(append(bytes.Clone(data), 0))); !errors.Is(err,
+		ErrDamaged) {
 		t.Errorf("a byte too many: %v", err)
 	}
 	if m.Status() != New().Status() {
 		t.Error("a refused snapshot left something behind")
 	}
-	if err := l.m.Restore(bytes.NewReader(data[:50])); err == nil || !bytes.Equal(l.snapshot(), data) {
+	if err := l.m.Restore(bytes.NewReader(data[:50])); err == nil ||
+		!bytes.Equal(l.snapshot(), data) {
 		t.Error("a refused snapshot changed the state")
 	}
 }
 
-// Inspect reports of a snapshot what Status reports after a restore of it, and refuses what Restore refuses.
+// Inspect reports of a snapshot what Status reports after a restore of it, and refuses what Restore
+// refuses.
 func TestInspectAgreesWithRestore(t *testing.T) {
 	l := everything(t)
 	data := l.snapshot()
@@ -123,8 +147,10 @@ func TestInspectAgreesWithRestore(t *testing.T) {
 	}
 	got, err := Inspect(bytes.NewReader(data))
 	want := restored.Status()
-	if err != nil || got.Index != want.Index || got.Hash != want.Hash || got.Keys != want.Keys || got.Bytes != want.Bytes || got.Watches != want.Watches ||
-		got.Remembered != want.Remembered || got.ReplyBytes != want.ReplyBytes || want.Keys == 0 || want.Watches == 0 || want.Remembered == 0 || want.ReplyBytes == 0 {
+	if err != nil || got.Index != want.Index || got.Hash != want.Hash || got.Keys != want.Keys ||
+		got.Bytes != want.Bytes || got.Watches != want.Watches ||
+		got.Remembered != want.Remembered || got.ReplyBytes != want.ReplyBytes || want.Keys == 0 ||
+		want.Watches == 0 || want.Remembered == 0 || want.ReplyBytes == 0 {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 	for i := range data {
@@ -139,15 +165,18 @@ func TestInspectAgreesWithRestore(t *testing.T) {
 	}
 }
 
-// Inspect reads a large snapshot in several parts. It reports the keys and bytes of all parts together.
+// Inspect reads a large snapshot in several parts. It reports the keys and bytes of all parts
+// together.
 func TestInspectAddsUpTheParts(t *testing.T) {
 	l := newLeader(t)
 	for i := range 40 {
 		l.apply(l.set(fmt.Sprint("key", i), strings.Repeat("x", 1<<20)))
 	}
 	want := l.m.Status()
-	if got, err := Inspect(bytes.NewReader(l.snapshot())); err != nil || got.Keys != 40 || got.Keys != want.Keys || got.Bytes != want.Bytes {
-		t.Errorf("%d keys of %d bytes, %v; want %d of %d", got.Keys, got.Bytes, err, want.Keys, want.Bytes)
+	if got, err := Inspect(bytes.NewReader(l.snapshot())); err != nil || got.Keys != 40 ||
+		got.Keys != want.Keys || got.Bytes != want.Bytes {
+		t.Errorf("%d keys of %d bytes, %v; want %d of %d", got.Keys, got.Bytes, err, want.Keys,
+			want.Bytes)
 	}
 }
 
@@ -157,7 +186,8 @@ func TestSnapshotIsIsolated(t *testing.T) {
 	want := l.snapshot()
 	taken := l.m.Snapshot()
 	for i := range 300 {
-		l.apply(l.set(fmt.Sprint("k", i), "v", id(l.newID()), ttl(5)), watching("c", fmt.Sprint("k", i)), del("plain"))
+		l.apply(l.set(fmt.Sprint("k", i), "v", id(l.newID()), ttl(5)),
+			watching("c", fmt.Sprint("k", i)), del("plain"))
 		l.pass(10)
 	}
 	var buffer bytes.Buffer
@@ -166,7 +196,8 @@ func TestSnapshotIsIsolated(t *testing.T) {
 	}
 }
 
-// The same log gives the same hash and the same bytes: applied twice, and applied after a snapshot and restore at any index.
+// The same log gives the same hash and the same bytes: applied twice, and applied after a snapshot
+// and restore at any index.
 func TestSameLogGivesTheSameState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t)
@@ -203,7 +234,9 @@ func TestDeterminismAtEveryIndex(t *testing.T) {
 	l := everything(t)
 	for i := range 40 {
 		l.elapsed += int64(i * 100)
-		l.apply(l.set(fmt.Sprint(i%7), fmt.Sprint(i), ttl(int64(300*i)), id(l.newID())), watching(fmt.Sprint("line-", i%3), fmt.Sprint(i%7)), vdel(fmt.Sprint(i%5), fmt.Sprint(i-2)))
+		l.apply(l.set(fmt.Sprint(i%7), fmt.Sprint(i), ttl(int64(300*i)), id(l.newID())),
+			watching(fmt.Sprint("line-", i%3), fmt.Sprint(i%7)),
+			vdel(fmt.Sprint(i%5), fmt.Sprint(i-2)))
 		if i%10 == 9 {
 			l.start()
 		}
@@ -258,21 +291,33 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// FuzzFrames tests the content of frames. It leaves out the checksum and the compression, which random bytes never pass.
+// FuzzFrames tests the content of frames. It leaves out the checksum and the compression, which
+// random bytes never pass.
 func FuzzFrames(f *testing.F) {
-	f.Add(byte(sectionValue), appendRecord(nil, newRecord([]byte("k"), []byte("v"), hlc.Clock{Wall: 1}, 5, &hlc.Timestamp{Wall: 2, NodeID: "x"})))
+	f.Add(byte(sectionValue), appendRecord(nil,
+		newRecord([]byte("k"), []byte("v"), hlc.Clock{Wall: 1}, 5,
+			&hlc.Timestamp{Wall: 2, NodeID: "x"})))
 	settings := DefaultSettings()
 	f.Add(byte(sectionSettings), appendSettings(nil, &settings))
 	settings.Mirrors = []Mirror{{Keys: "line/*", Topic: "mirror/"}}
 	f.Add(byte(sectionSettings), appendSettings(nil, &settings))
-	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{key: "k", clientID: "c"}, index: 3}))
+	f.Add(byte(sectionWatch), appendWatch(nil,
+		&watch{watchID: watchID{key: "k", clientID: "c"}, index: 3}))
 	everyKey, _ := glob.Compile("k*")
-	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{"k*", true, "c"}, pattern: &watchedPattern{everyKey, policy.Principal{Username: "u"}}}))
-	f.Add(byte(sectionDedup), (&Snapshot{}).appendDedupEntry(nil, &dedupEntry{code: CodeOK, index: 4}))
+	f.Add(byte(sectionWatch), appendWatch(nil,
+		&watch{
+			watchID: watchID{"k*", true, "c"},
+			pattern: &watchedPattern{everyKey, policy.Principal{Username: "u"}},
+		}))
+	f.Add(byte(sectionDedup), (&Snapshot{}).appendDedupEntry(nil,
+		&dedupEntry{code: CodeOK, index: 4}))
 	remembered := newReplyTable()
-	remembered.put(newKeptReplies(RequestID{}, 0, []Result{{Code: CodeValue, Value: "v"}, {Code: CodeOK}}))
-	f.Add(byte(sectionDedup), (&Snapshot{replies: remembered.byID}).appendDedupEntry(nil, &dedupEntry{code: CodeReplies, index: 4}))
-	f.Add(byte(sectionUnpublished), appendEvent(nil, &Event{Index: 4, Key: "k", Receivers: []Receiver{{"c", SDK}}}))
+	remembered.put(newKeptReplies(RequestID{}, 0,
+		[]Result{{Code: CodeValue, Value: "v"}, {Code: CodeOK}}))
+	f.Add(byte(sectionDedup), (&Snapshot{replies: remembered.byID}).appendDedupEntry(nil,
+		&dedupEntry{code: CodeReplies, index: 4}))
+	f.Add(byte(sectionUnpublished),
+		appendEvent(nil, &Event{Index: 4, Key: "k", Receivers: []Receiver{{"c", SDK}}}))
 	f.Fuzz(func(t *testing.T, kind byte, content []byte) {
 		m := New()
 		if m.readFrame(section(kind), content) == nil {
@@ -284,7 +329,8 @@ func FuzzFrames(f *testing.F) {
 func BenchmarkSnapshotWrite(b *testing.B) {
 	l := newLeader(b)
 	for i := range 100_000 {
-		l.m.values.put(newRecord(fmt.Appendf(nil, "key-%016d", i), make([]byte, 100), hlc.Clock{Wall: int64(i)}, noDeadline, nil))
+		l.m.values.put(newRecord(fmt.Appendf(nil, "key-%016d", i), make([]byte, 100),
+			hlc.Clock{Wall: int64(i)}, noDeadline, nil))
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -7,17 +7,21 @@ import (
 	"holdfast/internal/glob"
 )
 
-// MaxOperations is how many operations a transaction may have. Result.Operation, a uint8, can hold the index of each.
+// MaxOperations is how many operations a transaction may have. Result.Operation, a uint8, can hold
+// the index of each.
 const MaxOperations = 128
 
-// OperationOverhead is the memory that an operation of a transaction needs beyond its bytes, approximately, in bytes.
+// OperationOverhead is the memory that an operation of a transaction needs beyond its bytes,
+// approximately, in bytes.
 const OperationOverhead = 512
 
-// ownFields returns an operation of a transaction without the fields that it copies from the transaction (Command.inherit).
+// ownFields returns an operation of a transaction without the fields that it copies from the
+// transaction (Command.inherit).
 func (c *Command) ownFields() Command {
 	own := *c
 	own.Principal.ClientID, own.Principal.Username, own.Principal.Attributes = "", "", nil
-	own.Dialect, own.Timestamp, own.Token, own.Unidentified = Documented, hlc.Timestamp{}, hlc.Timestamp{}, false
+	own.Dialect, own.Timestamp, own.Token, own.Unidentified = Documented, hlc.Timestamp{},
+		hlc.Timestamp{}, false
 	return own
 }
 
@@ -25,7 +29,8 @@ func (c *Command) ownFields() Command {
 func (c *Command) inherit() {
 	for i := range c.Operations {
 		operation := &c.Operations[i]
-		operation.Principal, operation.Dialect, operation.Unidentified = c.Principal, c.Dialect, c.Unidentified
+		operation.Principal, operation.Dialect, operation.Unidentified = c.Principal, c.Dialect,
+			c.Unidentified
 		operation.Timestamp, operation.Token = c.Timestamp, c.Token
 	}
 }
@@ -49,8 +54,9 @@ func (r *reader) operation() (c Command) {
 // isWrite reports whether a command of the kind changes its key.
 func (k Kind) isWrite() bool { return k == KindSet || k == KindDel || k == KindVDel }
 
-// transact runs a transaction: all of its operations, or none. Every check of every operation is made against the state before the transaction. The first
-// operation that is refused decides the result or, if none is refused, the first whose condition is not met.
+// transact runs a transaction: all of its operations, or none. Every check of every operation is
+// made against the state before the transaction. The first operation that is refused decides the
+// result or, if none is refused, the first whose condition is not met.
 func (m *Machine) transact(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
 	result, operations := &outcome.Results[position], command.Operations
 	if len(operations) == 0 || len(operations) > MaxOperations {
@@ -87,7 +93,8 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 	case m.watchCost(operations) > maxWatchCost:
 		result.fail(ErrorQuota)
 		return
-	case m.exceedsQuota(total, storageLow) || values > max(maxReadBytes, m.settings.Limits.ValueBytes):
+	case m.exceedsQuota(total, storageLow) ||
+		values > max(maxReadBytes, m.settings.Limits.ValueBytes):
 		result.fail(ErrorQuota)
 		return
 	case command.MaxReply > 0 && size > command.MaxReply:
@@ -100,14 +107,16 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 			continue
 		}
 		m.change(position, &operations[i], found[i], outcome, &replies[i])
-		if replies[i].Code == CodeOK { // versions grow, so the transaction's is that of its last write
+		if replies[i].Code == CodeOK {
+			// versions grow, so the transaction's is that of its last write
 			result.version, result.hasVersion = replies[i].version, true
 		}
 	}
 }
 
-// maxWatchCost bounds the cost of finding the watches of patterns for all keys that a transaction writes (patternIndex.cost): about the time that
-// ten changes of the longest key take while all patterns there may be begin like it. One transaction of 128 such keys would take every member
+// maxWatchCost bounds the cost of finding the watches of patterns for all keys that a transaction
+// writes (patternIndex.cost): about the time that ten changes of the longest key take while all
+// patterns there may be begin like it. One transaction of 128 such keys would take every member
 // seconds, in which it answers nobody.
 const maxWatchCost = 10 * maxPatternWeight * glob.MaxWatchedKey
 
@@ -124,9 +133,12 @@ func (m *Machine) watchCost(operations []Command) (cost int) {
 	return cost
 }
 
-// checkOperation makes all checks of an operation but the quota, and answers a GET. If the operation is to change its key, the result has no code yet, and
-// found is the record of the key, or nil if there is none.
-func (m *Machine) checkOperation(position int, operation *Command, outcome *EntryOutcome, result *Result) (found *record) {
+// checkOperation makes all checks of an operation but the quota, and answers a GET. If the
+// operation is to change its key, the result has no code yet, and found is the record of the key,
+// or nil if there is none.
+func (m *Machine) checkOperation(position int, operation *Command, outcome *EntryOutcome,
+	result *Result,
+) (found *record) {
 	result.Dialect = m.settings.dialect(operation.Dialect)
 	if code := m.checkRequest(operation, &result.Rule); code != NoError {
 		result.fail(code)
@@ -143,12 +155,13 @@ func (m *Machine) checkOperation(position int, operation *Command, outcome *Entr
 	return nil
 }
 
-// collide reports whether two operations write the same key, or one reads what another writes. Operations for which
-// isWellFormed is false do not count.
+// collide reports whether two operations write the same key, or one reads what another writes.
+// Operations for which isWellFormed is false do not count.
 func (m *Machine) collide(operations []Command) bool {
 	written := make(map[string]bool, len(operations))
 	for i := range operations {
-		if key := string(operations[i].Key); m.isWellFormed(&operations[i]) && operations[i].Kind.isWrite() {
+		if key := string(operations[i].Key); m.isWellFormed(&operations[i]) &&
+			operations[i].Kind.isWrite() {
 			if written[key] {
 				return true
 			}
@@ -156,22 +169,27 @@ func (m *Machine) collide(operations []Command) bool {
 		}
 	}
 	for i := range operations {
-		if operations[i].Kind == KindGet && m.isWellFormed(&operations[i]) && written[string(operations[i].Key)] {
+		if operations[i].Kind == KindGet && m.isWellFormed(&operations[i]) &&
+			written[string(operations[i].Key)] {
 			return true
 		}
 	}
 	return false
 }
 
-// isWellFormed reports whether an operation has no Error, no CaseError under the settings in force, and is not Oversize.
+// isWellFormed reports whether an operation has no Error, no CaseError under the settings in force,
+// and is not Oversize.
 func (m *Machine) isWellFormed(operation *Command) bool {
-	return operation.Error == NoError && (operation.CaseError == NoError || m.settings.CaseInsensitive) && !operation.Oversize
+	return operation.Error == NoError &&
+		(operation.CaseError == NoError || m.settings.CaseInsensitive) && !operation.Oversize
 }
 
-// maxReadBytes bounds the total size in bytes of the values that a transaction reads. If Limits.ValueBytes is larger, Limits.ValueBytes is the bound.
+// maxReadBytes bounds the total size in bytes of the values that a transaction reads. If
+// Limits.ValueBytes is larger, Limits.ValueBytes is the bound.
 const maxReadBytes = 256 << 10
 
-// replySize returns how many bytes the values in a transaction's reply have, and how many the payload of the reply has at most.
+// replySize returns how many bytes the values in a transaction's reply have, and how many the
+// payload of the reply has at most.
 func replySize(replies []Result) (values, payload int64) {
 	const (
 		array   = int64(len("*128\r\n"))

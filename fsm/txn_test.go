@@ -14,7 +14,10 @@ import (
 
 // txn returns a transaction of client c.
 func (l *testLeader) txn(operations ...Command) Command {
-	return Command{Kind: KindTxn, Principal: client("c"), Timestamp: stamp(l.wall), Lifetime: 180_000, Operations: operations}
+	return Command{
+		Kind: KindTxn, Principal: client("c"), Timestamp: stamp(l.wall),
+		Lifetime: 180_000, Operations: operations,
+	}
 }
 
 func getting(key string) Command { return Command{Kind: KindGet, Key: []byte(key)} }
@@ -27,29 +30,39 @@ func repliesIn(r Result) (all []string) {
 	return all
 }
 
-// All operations take effect at one index, with growing versions. Their events are in the order of the operations.
+// All operations take effect at one index, with growing versions. Their events are in the order of
+// the operations.
 func TestTransactionTakesEffectAsOne(t *testing.T) {
 	l := newLeader(t)
-	l.apply(l.set("a", "1"), l.set("b", "2"), l.set("c", "3"), watching("w", "a"), watching("w", "b"), watching("w", "new"))
-	outcome := l.apply(l.txn(l.set("new", "4"), l.set("a", "5"), getting("c"), getting("none"), del("b"), vdel("missing", "x")))
+	l.apply(l.set("a", "1"), l.set("b", "2"), l.set("c", "3"), watching("w", "a"),
+		watching("w", "b"), watching("w", "new"))
+	outcome := l.apply(l.txn(l.set("new", "4"), l.set("a", "5"), getting("c"), getting("none"),
+		del("b"), vdel("missing", "x")))
 	result := outcome.Results[0]
 	l.want("the transaction", result, CodeReplies, NoError)
 	last := version(result.Replies[1])
-	want := []string{"ok " + version(result.Replies[0]), "ok " + last, "value 3 " + version(l.get("c")), "null", "deleted " + version(result.Replies[4]), "missing"}
-	if got := repliesIn(result); !slices.Equal(got, want) || version(result) != last || version(result.Replies[0]) >= last {
+	want := []string{"ok " + version(result.Replies[0]), "ok " + last, "value 3 " +
+		version(l.get("c")), "null", "deleted " + version(result.Replies[4]), "missing"}
+	if got := repliesIn(result); !slices.Equal(got, want) || version(result) != last ||
+		version(result.Replies[0]) >= last {
 		t.Errorf("%q, version %s, want %q", got, version(result), want)
 	}
 	var told []string
 	for _, e := range outcome.Events {
-		told = append(told, fmt.Sprintf("%s %q %v at %d", e.Key, e.Value, e.Deleted, e.Index-l.index))
+		told = append(told, fmt.Sprintf("%s %q %v at %d", e.Key, e.Value, e.Deleted,
+			e.Index-l.index))
 	}
-	if want := []string{`new "4" false at 0`, `a "5" false at 0`, `b "" true at 0`}; !slices.Equal(told, want) {
+	if want := []string{
+		`new "4" false at 0`, `a "5" false at 0`,
+		`b "" true at 0`,
+	}; !slices.Equal(told, want) {
 		t.Errorf("told %q", told)
 	}
 }
 
-// A transaction changes nothing if an operation is refused or a condition is not met. A refused operation decides the result, even behind a condition that
-// is not met. Among several refused operations the first decides.
+// A transaction changes nothing if an operation is refused or a condition is not met. A refused
+// operation decides the result, even behind a condition that is not met. Among several refused
+// operations the first decides.
 func TestTransactionThatIsNotAppliedChangesNothing(t *testing.T) {
 	l := newLeader(t)
 	fenced := l.do(l.set("fenced", "1", token(l.wall)))
@@ -61,19 +74,66 @@ func TestTransactionThatIsNotAppliedChangesNothing(t *testing.T) {
 		version    string
 		decides    uint8
 	}{
-		"condition of the second":              {[]Command{l.set("x", "2"), l.set("there", "2", when(IfAbsent))}, CodeNotApplied, NoError, version(there), 1},
-		"condition on a key that is not there": {[]Command{l.set("x", "2"), l.set("y", "2", func(c *Command) { c.Condition, c.ExpectedVersion = IfVersion, stamp(1) })}, CodeNotApplied, NoError, "", 1},
-		"VDEL of another value":                {[]Command{vdel("there", "2"), l.set("x", "2")}, CodeNotApplied, NoError, version(there), 0},
-		"token required":                       {[]Command{l.set("x", "2"), l.set("fenced", "2")}, CodeError, ErrorTokenRequired, "", 1},
-		"refused after a condition":            {[]Command{l.set("there", "2", when(IfAbsent)), del("fenced")}, CodeError, ErrorTokenRequired, "", 1},
-		"the first of two that are refused":    {[]Command{{Kind: KindInvalid, Error: ErrorArguments}, del("fenced")}, CodeError, ErrorArguments, "", 0},
-		"the same key twice":                   {[]Command{l.set("x", "2"), del("x")}, CodeError, ErrorSyntax, "", 0},
-		"a key is read and written":            {[]Command{getting("x"), l.set("x", "2")}, CodeError, ErrorSyntax, "", 0},
-		"no operation":                         {nil, CodeError, ErrorArguments, "", 0},
-		"too many":                             {slices.Repeat([]Command{getting("x")}, MaxOperations+1), CodeError, ErrorArguments, "", 0},
-		"a value that was too long":            {[]Command{l.set("x", "2"), {Kind: KindSet, Oversize: true}, {Kind: KindSet, Oversize: true}}, CodeError, ErrorQuota, "", 1},
-		"a lower-case operation":               {[]Command{l.set("x", "2"), {Kind: KindSet, Key: []byte("x"), CaseError: ErrorUnknownCommand}}, CodeError, ErrorUnknownCommand, "", 1},
-		"an operation that is nothing":         {[]Command{l.set("x", "2"), {Kind: KindInvalid}}, CodeError, ErrorSyntax, "", 1},
+		"condition of the second": {[]Command{
+			l.set("x", "2"),
+			l.set("there", "2", when(IfAbsent)),
+		}, CodeNotApplied, NoError, version(there), 1},
+		"condition on a key that is not there": {[]Command{
+			l.set("x", "2"),
+			l.set("y", "2", func(c *Command) {
+				c.Condition, c.ExpectedVersion = IfVersion,
+					stamp(1)
+			}),
+		}, CodeNotApplied, NoError, "", 1},
+		"VDEL of another value": {
+			[]Command{vdel("there", "2"), l.set("x", "2")},
+			CodeNotApplied, NoError, version(there), 0,
+		},
+		"token required": {
+			[]Command{l.set("x", "2"), l.set("fenced", "2")},
+			CodeError, ErrorTokenRequired, "", 1,
+		},
+		"refused after a condition": {[]Command{
+			l.set("there", "2", when(IfAbsent)),
+			del("fenced"),
+		}, CodeError, ErrorTokenRequired, "", 1},
+		"the first of two that are refused": {[]Command{{
+			Kind:  KindInvalid,
+			Error: ErrorArguments,
+		}, del("fenced")}, CodeError, ErrorArguments, "", 0},
+		"the same key twice": {
+			[]Command{l.set("x", "2"), del("x")},
+			CodeError,
+			ErrorSyntax, "", 0,
+		},
+		"a key is read and written": {
+			[]Command{getting("x"), l.set("x", "2")},
+			CodeError, ErrorSyntax, "", 0,
+		},
+		"no operation": {nil, CodeError, ErrorArguments, "", 0},
+		"too many": {slices.Repeat([]Command{getting("x")},
+			MaxOperations+1), CodeError, ErrorArguments, "", 0},
+		"a value that was too long": {
+			[]Command{
+				l.set("x", "2"),
+				{Kind: KindSet, Oversize: true},
+				{Kind: KindSet, Oversize: true},
+			},
+			CodeError,
+			ErrorQuota, "", 1,
+		},
+		"a lower-case operation": {
+			[]Command{
+				l.set("x", "2"),
+				{Kind: KindSet, Key: []byte("x"), CaseError: ErrorUnknownCommand},
+			},
+			CodeError,
+			ErrorUnknownCommand, "", 1,
+		},
+		"an operation that is nothing": {
+			[]Command{l.set("x", "2"), {Kind: KindInvalid}},
+			CodeError, ErrorSyntax, "", 1,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l.in(t)
@@ -81,7 +141,9 @@ func TestTransactionThatIsNotAppliedChangesNothing(t *testing.T) {
 			result := l.do(l.txn(test.operations...))
 			l.want("the transaction", result, test.code, test.err)
 			after := l.m.Status()
-			if version(result) != test.version || result.Operation != test.decides || len(result.Replies) > 0 || after.Keys != before.Keys || after.Bytes != before.Bytes || after.Clock != before.Clock {
+			if version(result) != test.version || result.Operation != test.decides ||
+				len(result.Replies) > 0 || after.Keys != before.Keys ||
+				after.Bytes != before.Bytes || after.Clock != before.Clock {
 				t.Errorf("%+v", result)
 			}
 		})
@@ -110,11 +172,21 @@ func TestQuotaHoldsForATransactionAsAWhole(t *testing.T) {
 	l.configure(func(s *Settings) { s.Limits.Keys, s.Limits.TotalBytes = 3, 100 })
 	l.apply(l.set("a", "1"), l.set("b", "2"))
 	l.want("two keys more", l.do(l.txn(l.set("c", "3"), l.set("d", "4"))), CodeError, ErrorQuota)
-	l.want("two keys more and one less", l.do(l.txn(l.set("c", "3"), l.set("d", "4"), del("a"))), CodeReplies, NoError)
-	l.want("too many bytes", l.do(l.txn(l.set("c", strings.Repeat("x", 60)), l.set("d", strings.Repeat("x", 60)))), CodeError, ErrorQuota)
-	l.want("a condition is judged first", l.do(l.txn(l.set("c", strings.Repeat("x", 100)), l.set("d", "", when(IfAbsent)))), CodeNotApplied, NoError)
+	l.want("two keys more and one less", l.do(l.txn(l.set("c", "3"), l.set("d", "4"), del("a"))),
+		CodeReplies, NoError)
+	l.want("too many bytes", l.do(l.txn(l.set("c", strings.Repeat("x", 60)),
+		l.set("d", strings.Repeat("x", 60)))), CodeError, ErrorQuota)
+	l.want("a condition is judged first",
+		l.do(l.txn(l.set("c", strings.Repeat("x", 100)), l.set("d", "", when(IfAbsent)))),
+		CodeNotApplied, NoError)
 	l.number++
-	low := Entry{Term: l.term, Number: l.number, Elapsed: l.elapsed, Wall: l.wall, StorageLow: true, Commands: []Command{l.txn(l.set("c", "33"), l.set("d", "")), l.txn(l.set("c", ""), l.set("d", "4444"))}}
+	low := Entry{
+		Term: l.term, Number: l.number, Elapsed: l.elapsed, Wall: l.wall, StorageLow: true,
+		Commands: []Command{
+			l.txn(l.set("c", "33"), l.set("d", "")),
+			l.txn(l.set("c", ""), l.set("d", "4444")),
+		},
+	}
 	results := l.append(&low).Results
 	l.want("no more bytes while disks are full", results[0], CodeReplies, NoError)
 	l.want("more bytes while disks are full", results[1], CodeError, ErrorQuota)
@@ -123,9 +195,11 @@ func TestQuotaHoldsForATransactionAsAWhole(t *testing.T) {
 // The policy decides about each operation.
 func TestPolicyDecidesAboutEachOperation(t *testing.T) {
 	l := newLeader(t)
-	rules, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"c"}, Resources: []policy.Resource{
-		{Access: policy.ReadWrite, Keys: []string{"mine"}}, {Access: policy.Read, Keys: []string{"theirs"}},
-	}}})
+	rules, err := policy.Compile(
+		[]policy.Rule{{ClientIDs: []string{"c"}, Resources: []policy.Resource{
+			{Access: policy.ReadWrite, Keys: []string{"mine"}},
+			{Access: policy.Read, Keys: []string{"theirs"}},
+		}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,8 +207,12 @@ func TestPolicyDecidesAboutEachOperation(t *testing.T) {
 	l.want("allowed", l.do(l.txn(l.set("mine", "1"), getting("theirs"))), CodeReplies, NoError)
 	denied := l.do(l.txn(l.set("mine", "2"), l.set("theirs", "2")))
 	l.want("a write of what may be read", denied, CodeError, ErrorNotAuthorized)
-	l.want("a read of what may not", l.do(l.txn(l.set("mine", "2"), getting("secret"))), CodeError, ErrorNotAuthorized)
-	if got := l.m.Read(&Command{Kind: KindGet, Principal: client("c"), Key: []byte("mine")}); denied.Operation != 1 || got.Value != "1" {
+	l.want("a read of what may not", l.do(l.txn(l.set("mine", "2"), getting("secret"))), CodeError,
+		ErrorNotAuthorized)
+	if got := l.m.Read(&Command{
+		Kind: KindGet, Principal: client("c"),
+		Key: []byte("mine"),
+	}); denied.Operation != 1 || got.Value != "1" {
 		t.Errorf("operation %d, value %+v", denied.Operation, got)
 	}
 	unidentified := l.txn(l.set("mine", "2"))
@@ -142,20 +220,27 @@ func TestPolicyDecidesAboutEachOperation(t *testing.T) {
 	l.want("without an identity", l.do(unidentified), CodeError, ErrorNotAuthorized)
 }
 
-// † The outcome of a request is for those who may make it: somebody else who sends the same bytes, and for whom the broker vouches, learns
-// nothing.
+// † The outcome of a request is for those who may make it: somebody else who sends the same bytes,
+// and for whom the broker vouches, learns nothing.
 func TestOutcomeIsForThoseWhoMayMakeTheRequest(t *testing.T) {
 	l := newLeader(t)
 	rules, err := policy.Compile([]policy.Rule{
-		{ClientIDs: []string{"c", "deputy"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"mine"}}}},
-		{ClientIDs: []string{"eve"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"hers"}}}},
+		{
+			ClientIDs: []string{"c", "deputy"},
+			Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"mine"}}},
+		},
+		{
+			ClientIDs: []string{"eve"},
+			Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"hers"}}},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.configure(func(s *Settings) { s.Policy = rules })
 	for name, command := range map[string]Command{
-		"SET": l.set("mine", "secret"), "DEL": del("mine"), "TXN": l.txn(l.set("mine", "secret"), getting("mine")),
+		"SET": l.set("mine", "secret"), "DEL": del("mine"),
+		"TXN": l.txn(l.set("mine", "secret"), getting("mine")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			command.ID, command.Principal = l.newID(), client("c")
@@ -187,18 +272,22 @@ func TestOutcomeIsForThoseWhoMayMakeTheRequest(t *testing.T) {
 
 func resultsOf(results ...Result) []Result { return results }
 
-// † A transaction whose keys would have to be compared with too many patterns is refused: 128 keys of 4 KB and 1,000 patterns took every
-// member seconds.
+// † A transaction whose keys would have to be compared with too many patterns is refused: 128 keys
+// of 4 KB and 1,000 patterns took every member seconds.
 func TestCostOfATransactionIsBounded(t *testing.T) {
 	l := newLeader(t)
 	for i := range maxPatternWeightPerClient {
 		pattern := fmt.Sprintf("*%s%04d*", strings.Repeat("a", 50), i)
-		l.want("a watch", l.do(Command{Kind: KindKeyNotify, Pattern: true, Principal: client("w"), Key: []byte(pattern)}), CodeOK, NoError)
+		l.want("a watch", l.do(Command{
+			Kind: KindKeyNotify, Pattern: true, Principal: client("w"),
+			Key: []byte(pattern),
+		}), CodeOK, NoError)
 	}
 	large := func(keys int) Command {
 		var operations []Command
 		for i := range keys {
-			operations = append(operations, l.set(strings.Repeat("a", 4000)+fmt.Sprintf("%04d", i), "v"))
+			operations = append(operations,
+				l.set(strings.Repeat("a", 4000)+fmt.Sprintf("%04d", i), "v"))
 		}
 		return l.txn(operations...)
 	}
@@ -211,10 +300,12 @@ func TestCostOfATransactionIsBounded(t *testing.T) {
 	l.want("many short keys", l.do(l.txn(short...)), CodeReplies, NoError)
 }
 
-// A transaction is refused if its reply would be larger than the broker accepts, or if it reads more than the greater of 256 KiB and Limits.ValueBytes.
+// A transaction is refused if its reply would be larger than the broker accepts, or if it reads
+// more than the greater of 256 KiB and Limits.ValueBytes.
 func TestReplyOfATransactionIsBounded(t *testing.T) {
 	l := newLeader(t)
-	l.apply(l.set("a", strings.Repeat("x", 3000)), l.set("b", strings.Repeat("x", 200<<10)), l.set("c", strings.Repeat("x", 200<<10)))
+	l.apply(l.set("a", strings.Repeat("x", 3000)), l.set("b", strings.Repeat("x", 200<<10)),
+		l.set("c", strings.Repeat("x", 200<<10)))
 	small := l.txn(getting("a"), l.set("n", "1"))
 	small.MaxReply = 3000
 	l.want("larger than the broker accepts", l.do(small), CodeError, ErrorReplyTooLarge)
@@ -230,8 +321,9 @@ func TestReplyOfATransactionIsBounded(t *testing.T) {
 	l.want("above 256 KiB", l.do(l.txn(getting("b"), getting("c"))), CodeError, ErrorQuota)
 }
 
-// A copy of a transaction gets the replies of the first, values included, whatever has changed since: from a replica that applied the log, from one that
-// was restored from a snapshot, and after a backup was restored.
+// A copy of a transaction gets the replies of the first, values included, whatever has changed
+// since: from a replica that applied the log, from one that was restored from a snapshot, and after
+// a backup was restored.
 func TestCopyOfATransactionGetsTheSameReplies(t *testing.T) {
 	l := newLeader(t)
 	l.do(l.set("read", "before"))
@@ -243,7 +335,8 @@ func TestCopyOfATransactionGetsTheSameReplies(t *testing.T) {
 	check := func(name string, m *Machine) {
 		t.Helper()
 		again, _, known := m.Remembered(transaction.ID)
-		if got := fmt.Sprintf("%q", repliesIn(again)); !known || !again.Repeat || again.Code != CodeReplies || version(again) != version(first) || got != want {
+		if got := fmt.Sprintf("%q", repliesIn(again)); !known || !again.Repeat ||
+			again.Code != CodeReplies || version(again) != version(first) || got != want {
 			t.Errorf("%s: %v %+v", name, known, again)
 		}
 	}
@@ -261,10 +354,13 @@ func TestCopyOfATransactionGetsTheSameReplies(t *testing.T) {
 	other.elapsed += 5000 // so that outcomes are postponed
 	other.do(other.set("k", "v", id(RequestID{99})))
 	other.do(Command{Kind: KindStage, Nonce: 9, Value: taken})
-	other.want("restore of a backup", other.do(Command{Kind: KindRestore, Nonce: 9, Offset: uint64(len(taken))}), CodeOK, NoError)
+	other.want("restore of a backup",
+		other.do(Command{Kind: KindRestore, Nonce: 9, Offset: uint64(len(taken))}), CodeOK, NoError)
 	check("from a backup", other.m)
 	l.pass(200_000)
-	if _, _, known := l.m.Remembered(transaction.ID); known || l.m.Status().ReplyBytes != 0 || l.m.dedup.replies.byID.Len() != 0 || len(l.m.dedup.replies.others.perClient) != 0 || len(l.m.dedup.replies.values.perClient) != 0 {
+	if _, _, known := l.m.Remembered(transaction.ID); known || l.m.Status().ReplyBytes != 0 ||
+		l.m.dedup.replies.byID.Len() != 0 || len(l.m.dedup.replies.others.perClient) != 0 ||
+		len(l.m.dedup.replies.values.perClient) != 0 {
 		t.Error("the replies are remembered beyond the outcome")
 	}
 }
@@ -277,12 +373,14 @@ func TestRememberedValuesAreCopies(t *testing.T) {
 	transaction.ID = l.newID()
 	l.do(transaction)
 	again, _, _ := l.m.Remembered(transaction.ID)
-	if found := l.get("read").Value; again.Replies[0].Value != found || unsafe.StringData(again.Replies[0].Value) == unsafe.StringData(found) {
+	if found := l.get("read").Value; again.Replies[0].Value != found ||
+		unsafe.StringData(again.Replies[0].Value) == unsafe.StringData(found) {
 		t.Error("the remembered value is a part of the record")
 	}
 }
 
-// Values that are remembered have bounds, in all and for one client. Beyond them a transaction is refused, and the refusal is its outcome.
+// Values that are remembered have bounds, in all and for one client. Beyond them a transaction is
+// refused, and the refusal is its outcome.
 func TestRememberedRepliesAreBounded(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.ValueBytes = 8 << 20 })
@@ -312,18 +410,23 @@ func TestRememberedRepliesAreBounded(t *testing.T) {
 	l.want("when they are forgotten", l.do(read("a")), CodeReplies, NoError)
 }
 
-// The remembered replies of transactions have a bound without their values as well. One client's replies may take a quarter of it.
+// The remembered replies of transactions have a bound without their values as well. One client's
+// replies may take a quarter of it.
 func TestRememberedWritesAreBounded(t *testing.T) {
 	table := newReplyTable()
 	results := slices.Repeat([]Result{{Code: CodeOK}}, MaxOperations)
 	count := map[uint64]int{}
 	for client := range uint64(5) {
 		for ; table.hasRoom(client, nil); count[client]++ {
-			id := RequestID{byte(client), byte(count[client]), byte(count[client] >> 8), byte(count[client] >> 16)}
+			id := RequestID{
+				byte(client), byte(count[client]), byte(count[client] >> 8),
+				byte(count[client] >> 16),
+			}
 			table.put(newKeptReplies(id, client, results))
 		}
 	}
-	if share := maxKeptReplyBytes / clientShareDivisor / 256; count[0] != share || count[3] != share || count[4] != 0 {
+	if share := maxKeptReplyBytes / clientShareDivisor / 256; count[0] != share ||
+		count[3] != share || count[4] != 0 {
 		t.Errorf("%v transactions", count)
 	}
 	table.drop(RequestID{1})
@@ -338,12 +441,14 @@ func BenchmarkTxn(b *testing.B) {
 			l := newLeader(b)
 			transaction := l.txn()
 			for i := range operations {
-				transaction.Operations = append(transaction.Operations, l.set(fmt.Sprintf("key-%d", i), strings.Repeat("v", 100)))
+				transaction.Operations = append(transaction.Operations,
+					l.set(fmt.Sprintf("key-%d", i), strings.Repeat("v", 100)))
 			}
 			b.ReportAllocs()
 			for n := uint64(1); b.Loop(); n++ {
 				transaction.ID = RequestID{byte(n), byte(n >> 8), byte(n >> 16), byte(n >> 24), 1}
-				data := AppendEntry(nil, &Entry{Term: l.term, Number: n, Wall: l.wall, Commands: []Command{transaction}})
+				data := AppendEntry(nil,
+					&Entry{Term: l.term, Number: n, Wall: l.wall, Commands: []Command{transaction}})
 				if _, err := l.m.Apply(n+1, l.term, data); err != nil {
 					b.Fatal(err)
 				}

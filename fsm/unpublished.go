@@ -1,7 +1,8 @@
 package fsm
 
-// unpublished holds the events above the delivery watermark, the oldest first. The method bound drops the oldest. Elements of the slice are never modified
-// in place, so a copy of its header is a consistent copy of the list.
+// unpublished holds the events above the delivery watermark, the oldest first. The method bound
+// drops the oldest. Elements of the slice are never modified in place, so a copy of its header is a
+// consistent copy of the list.
 type unpublished struct {
 	events        []Event
 	notifications int // one for each receiver of an event
@@ -30,17 +31,20 @@ func (u *unpublished) release(index uint64) {
 	}
 }
 
-// dropExcess drops the oldest events until the list is within the limits, and returns the number of dropped notifications.
+// dropExcess drops the oldest events until the list is within the limits, and returns the number of
+// dropped notifications.
 func (u *unpublished) dropExcess(limits *Limits) int {
 	before := u.notifications
-	for len(u.events) > 0 && (int64(u.notifications) > limits.UnpublishedNotifications || u.bytes > limits.UnpublishedBytes) {
+	for len(u.events) > 0 && (int64(u.notifications) > limits.UnpublishedNotifications ||
+		u.bytes > limits.UnpublishedBytes) {
 		u.removeFirst()
 	}
 	return before - u.notifications
 }
 
-// removeFirst removes the oldest event. The array of the slice still refers to removed events: snapshots may share it. So the list gets a new array when these are
-// larger than those that are left.
+// removeFirst removes the oldest event. The array of the slice still refers to removed events:
+// snapshots may share it. So the list gets a new array when these are larger than those that are
+// left.
 func (u *unpublished) removeFirst() {
 	const least = 64 << 10 // bytes of removed events that are not worth a new array
 	size := u.events[0].size()
@@ -52,7 +56,8 @@ func (u *unpublished) removeFirst() {
 	}
 }
 
-// Unpublished returns the events above the delivery watermark that were not dropped. They must not be changed.
+// Unpublished returns the events above the delivery watermark that were not dropped. They must not
+// be changed.
 func (m *Machine) Unpublished() []Event {
 	return m.unpublished.events[:len(m.unpublished.events):len(m.unpublished.events)]
 }

@@ -8,7 +8,8 @@ import (
 	"weak"
 )
 
-// An event that was removed from the list of unpublished events is freed, although later events remain in the list.
+// An event that was removed from the list of unpublished events is freed, although later events
+// remain in the list.
 func TestRemovedEventsAreFreed(t *testing.T) {
 	var u unpublished
 	var removed []weak.Pointer[byte]
@@ -41,6 +42,7 @@ func TestDeletionKeepsOnlyTheKey(t *testing.T) {
 	deletion := l.apply(del("k"))
 	runtime.GC()
 	if value.Value() != nil || len(deletion.Events) != 1 || deletion.Events[0].Key != "k" {
-		t.Errorf("the value is in memory: %t; events: %d", value.Value() != nil, len(deletion.Events))
+		t.Errorf("the value is in memory: %t; events: %d", value.Value() != nil,
+			len(deletion.Events))
 	}
 }

@@ -12,8 +12,9 @@ import (
 	"holdfast/hlc"
 )
 
-// record is a key with its value. While a snapshot that is not yet released has it, it is immutable. Key and value share one
-// allocation, because with many small keys the overhead of each allocation dominates.
+// record is a key with its value. While a snapshot that is not yet released has it, it is
+// immutable. Key and value share one allocation, because with many small keys the overhead of each
+// allocation dominates.
 type record struct {
 	data     string // key, then value
 	wall     int64  // version
@@ -51,25 +52,29 @@ type values struct {
 	byDeadline *btree.BTreeG[*record]
 	bytes      int64 // of all keys and values
 
-	// index finds a record in one step, where byKey needs one for each level of the tree. It has at most one record for each hash.
+	// index finds a record in one step, where byKey needs one for each level of the tree. It has at
+	// most one record for each hash.
 	index    keyIndex
 	hashMask uint64 // all ones; a test makes hashes collide
-	// unindexed counts the records that are not in index, because another record with the same hash was there when they were added. Only byKey finds
-	// them.
+	// unindexed counts the records that are not in index, because another record with the same hash
+	// was there when they were added. Only byKey finds them.
 	unindexed int
-	// captures counts the snapshots that are not yet released. While there are any, no record is changed.
+	// captures counts the snapshots that are not yet released. While there are any, no record is
+	// changed.
 	captures *atomic.Int64
 }
 
-// keyIndex is a map by the hash of a key, in two parts. A map doubles its room when it is full. Two of unequal sizes do so at different
-// times, so that together they never have much more room than they need.
+// keyIndex is a map by the hash of a key, in two parts. A map doubles its room when it is full. Two
+// of unequal sizes do so at different times, so that together they never have much more room than
+// they need.
 type keyIndex struct{ smaller, larger map[uint64]*record }
 
 func newKeyIndex() keyIndex {
 	return keyIndex{smaller: make(map[uint64]*record), larger: make(map[uint64]*record)}
 }
 
-// part returns the part for a hash. The larger part gets about 1.41 (√2) times as many keys as the smaller one.
+// part returns the part for a hash. The larger part gets about 1.41 (√2) times as many keys as the
+// smaller one.
 func (x *keyIndex) part(hash uint64) map[uint64]*record {
 	const share = math.MaxUint64 / 1000 * 414
 	if hash < share {
@@ -82,7 +87,8 @@ func (x *keyIndex) len() int { return len(x.smaller) + len(x.larger) }
 
 func newValues() values {
 	return values{
-		byKey: btree.NewBTreeGOptions(func(a, b *record) bool { return a.key() < b.key() }, btree.Options{NoLocks: true}),
+		byKey: btree.NewBTreeGOptions(func(a, b *record) bool { return a.key() < b.key() },
+			btree.Options{NoLocks: true}),
 		byDeadline: btree.NewBTreeGOptions(func(a, b *record) bool {
 			if c := cmp.Compare(a.deadline, b.deadline); c != 0 {
 				return c < 0
@@ -126,8 +132,11 @@ func (v *values) put(r *record) {
 	}
 }
 
-// set gives the key a value. found is its record, or nil if there is none. It returns the record that has the value.
-func (v *values) set(found *record, key, value []byte, version hlc.Clock, deadline int64, token *hlc.Timestamp) *record {
+// set gives the key a value. found is its record, or nil if there is none. It returns the record
+// that has the value.
+func (v *values) set(found *record, key, value []byte, version hlc.Clock, deadline int64,
+	token *hlc.Timestamp,
+) *record {
 	if found == nil || v.captures.Load() > 0 {
 		added := newRecord(key, value, version, deadline, token)
 		v.put(added)
@@ -135,7 +144,8 @@ func (v *values) set(found *record, key, value []byte, version hlc.Clock, deadli
 	}
 	v.removeDerived(found)
 	*found = record{ // newRecord would allocate another
-		data: join(key, value), keySize: found.keySize, wall: version.Wall, counter: uint32(version.Counter), deadline: deadline, token: token,
+		data: join(key, value), keySize: found.keySize, wall: version.Wall,
+		counter: uint32(version.Counter), deadline: deadline, token: token,
 	}
 	v.addDerived(found)
 	return found
@@ -163,7 +173,8 @@ func (v *values) addDerived(r *record) {
 	}
 }
 
-// removeDerived subtracts a record from bytes and removes it from byDeadline. The caller updates byKey and index.
+// removeDerived subtracts a record from bytes and removes it from byDeadline. The caller updates
+// byKey and index.
 func (v *values) removeDerived(old *record) {
 	v.bytes -= int64(len(old.data))
 	if old.deadline != noDeadline {
@@ -171,14 +182,16 @@ func (v *values) removeDerived(old *record) {
 	}
 }
 
-// capture returns the records, in the order of their keys, as they are now. They stay so until release is called, once, from any goroutine.
+// capture returns the records, in the order of their keys, as they are now. They stay so until
+// release is called, once, from any goroutine.
 func (v *values) capture() (byKey *btree.BTreeG[*record], release func()) {
 	captures := v.captures
 	captures.Add(1)
 	return v.byKey.Copy(), func() { captures.Add(-1) }
 }
 
-// postpone moves all deadlines by shift, which keeps their order. It changes the records in place, so no snapshot may hold them.
+// postpone moves all deadlines by shift, which keeps their order. It changes the records in place,
+// so no snapshot may hold them.
 func (v *values) postpone(shift int64) {
 	v.byDeadline.Scan(func(r *record) bool {
 		r.deadline += shift

@@ -18,7 +18,10 @@ type modelRecord struct {
 
 // The values agree with a map, also when the hashes of different keys are equal.
 func TestValuesAgainstAMap(t *testing.T) {
-	for name, mask := range map[string]uint64{"no collisions": newValues().hashMask, "four hashes": 3, "one hash": 0} {
+	for name, mask := range map[string]uint64{
+		"no collisions": newValues().hashMask,
+		"four hashes":   3, "one hash": 0,
+	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(50) {
 				checkValuesAgainstAMap(t, rand.New(rand.NewPCG(seed, 1)), mask)
@@ -27,7 +30,8 @@ func TestValuesAgainstAMap(t *testing.T) {
 	}
 }
 
-// checkValuesAgainstAMap draws operations. Each snapshot must show what the model was when it was captured, whatever came after.
+// checkValuesAgainstAMap draws operations. Each snapshot must show what the model was when it was
+// captured, whatever came after.
 func checkValuesAgainstAMap(t *testing.T, random *rand.Rand, mask uint64) {
 	t.Helper()
 	v := newValues()
@@ -41,7 +45,9 @@ func checkValuesAgainstAMap(t *testing.T, random *rand.Rand, mask uint64) {
 	for step := range 400 {
 		key := fmt.Sprint("key-", random.IntN(20))
 		found, ok := v.find([]byte(key))
-		if known, present := model[key]; ok != present || ok && (found.key() != key || found.value() != known.value || found.deadline != known.deadline) {
+		if known, present := model[key]; ok != present || ok &&
+			(found.key() != key || found.value() != known.value ||
+				found.deadline != known.deadline) {
 			t.Fatalf("step %d: found %v, %t, want %v, %t", step, found, ok, known, present)
 		}
 		switch random.IntN(8) {
@@ -53,7 +59,8 @@ func checkValuesAgainstAMap(t *testing.T, random *rand.Rand, mask uint64) {
 		case 2:
 			byKey, release := v.capture()
 			then := maps.Clone(model)
-			captures = append(captures, capture{func() error { return sameRecords(byKey.Scan, then) }, release})
+			captures = append(captures,
+				capture{func() error { return sameRecords(byKey.Scan, then) }, release})
 		case 3:
 			if len(captures) > 0 {
 				i := random.IntN(len(captures))
@@ -65,7 +72,8 @@ func checkValuesAgainstAMap(t *testing.T, random *rand.Rand, mask uint64) {
 			if random.IntN(2) == 0 {
 				added.deadline = int64(random.IntN(100))
 			}
-			stored := v.set(found, []byte(key), []byte(added.value), hlc.Clock{Wall: int64(step)}, added.deadline, nil)
+			stored := v.set(found, []byte(key), []byte(added.value), hlc.Clock{Wall: int64(step)},
+				added.deadline, nil)
 			if stored.version().Wall != int64(step) || stored.key() != key {
 				t.Fatalf("step %d: stored %v", step, stored)
 			}
@@ -83,7 +91,8 @@ func checkValuesAgainstAMap(t *testing.T, random *rand.Rand, mask uint64) {
 	}
 }
 
-// checkSums compares the counts, the sizes and the first deadline that the values keep with those of the model.
+// checkSums compares the counts, the sizes and the first deadline that the values keep with those
+// of the model.
 func checkSums(t *testing.T, v *values, model map[string]modelRecord) {
 	t.Helper()
 	bytes, first, deadlines := int64(0), int64(noDeadline), 0
@@ -94,9 +103,11 @@ func checkSums(t *testing.T, v *values, model map[string]modelRecord) {
 		}
 	}
 	due, ok := v.byDeadline.Min()
-	if v.bytes != bytes || v.len() != len(model) || v.byDeadline.Len() != deadlines || ok && due.deadline != first || v.index.len()+v.unindexed != len(model) {
+	if v.bytes != bytes || v.len() != len(model) || v.byDeadline.Len() != deadlines || ok &&
+		due.deadline != first || v.index.len()+v.unindexed != len(model) {
 		t.Fatalf("%d bytes, %d keys, %d deadlines, first %v, %d indexed, %d not; want %d bytes, %d keys, %d deadlines, first %d",
-			v.bytes, v.len(), v.byDeadline.Len(), due, v.index.len(), v.unindexed, bytes, len(model), deadlines, first)
+			v.bytes, v.len(), v.byDeadline.Len(), due, v.index.len(), v.unindexed, bytes,
+			len(model), deadlines, first)
 	}
 }
 
@@ -108,8 +119,10 @@ func sameRecords(scan func(func(*record) bool), model map[string]modelRecord) er
 		switch {
 		case len(keys) == 0:
 			different = fmt.Errorf("more keys than %d", len(model))
-		case r.key() != keys[0] || r.value() != model[keys[0]].value || r.deadline != model[keys[0]].deadline:
-			different = fmt.Errorf("%q = %q until %d, want %q = %v", r.key(), r.value(), r.deadline, keys[0], model[keys[0]])
+		case r.key() != keys[0] || r.value() != model[keys[0]].value ||
+			r.deadline != model[keys[0]].deadline:
+			different = fmt.Errorf("%q = %q until %d, want %q = %v", r.key(), r.value(), r.deadline,
+				keys[0], model[keys[0]])
 		default:
 			keys = keys[1:]
 		}
@@ -121,7 +134,8 @@ func sameRecords(scan func(func(*record) bool), model map[string]modelRecord) er
 	return different
 }
 
-// While a snapshot is unreleased, a SET replaces the record. Once the snapshot is released, a SET changes the record in place.
+// While a snapshot is unreleased, a SET replaces the record. Once the snapshot is released, a SET
+// changes the record in place.
 func TestSetInPlaceNeedsNoSnapshot(t *testing.T) {
 	v := newValues()
 	first := v.set(nil, []byte("key"), []byte("1"), hlc.Clock{}, noDeadline, nil)
@@ -131,7 +145,8 @@ func TestSetInPlaceNeedsNoSnapshot(t *testing.T) {
 		t.Error("a captured record was changed")
 	}
 	release()
-	if third := v.set(second, []byte("key"), []byte("3"), hlc.Clock{}, noDeadline, nil); third != second {
+	if third := v.set(second, []byte("key"), []byte("3"), hlc.Clock{}, noDeadline,
+		nil); third != second {
 		t.Error("a record was replaced although no snapshot has it")
 	}
 }

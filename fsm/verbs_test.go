@@ -22,7 +22,11 @@ type verb struct {
 func (l *testLeader) applyOnly(command *Command) *EntryOutcome {
 	l.number++
 	l.index++
-	outcome, err := l.m.Apply(l.index, l.term, AppendEntry(nil, &Entry{Term: l.term, Number: l.number, Wall: l.wall, Commands: []Command{*command}}))
+	outcome, err := l.m.Apply(l.index, l.term,
+		AppendEntry(nil, &Entry{
+			Term: l.term, Number: l.number, Wall: l.wall,
+			Commands: []Command{*command},
+		}))
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -72,8 +76,14 @@ func verbs() []verb {
 				l.do(watchingPattern(fmt.Sprint("c", n%100), fmt.Sprintf("site-%d/*/state", n)))
 			}
 		}, set},
-		{"SCAN, a page of 1,000 keys", 34, full, func(l *testLeader, _ int) { l.m.Read(scanOf("*", nil)) }},
-		{"export, a page of 1,000 keys", 12, full, func(l *testLeader, _ int) { l.m.Export(everything, "") }},
+		{
+			"SCAN, a page of 1,000 keys", 34, full,
+			func(l *testLeader, _ int) { l.m.Read(scanOf("*", nil)) },
+		},
+		{
+			"export, a page of 1,000 keys", 12, full,
+			func(l *testLeader, _ int) { l.m.Export(everything, "") },
+		},
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 	"holdfast/internal/policy"
 )
 
-// watch is a client's subscription to the changes of a key, or of all keys that match a pattern (KEYNOTIFY). It is immutable once it is in the trees.
+// watch is a client's subscription to the changes of a key, or of all keys that match a pattern
+// (KEYNOTIFY). It is immutable once it is in the trees.
 type watch struct {
 	watchID
 	pattern    *watchedPattern // nil for a watch of one key
@@ -30,12 +31,15 @@ type watchID struct {
 // watchedPattern has the additional fields of a watch of a pattern.
 type watchedPattern struct {
 	*glob.Pattern
-	principal policy.Principal // the client; at each change the policy decides whether it may read the key
+	// the client; at each change the policy decides whether it may read the key
+	principal policy.Principal
 }
 
-// compare orders watches by their keys, those of a key before those of the pattern with the same text, and then by their clients.
+// compare orders watches by their keys, those of a key before those of the pattern with the same
+// text, and then by their clients.
 func (id *watchID) compare(other *watchID) int {
-	return cmp.Or(cmp.Compare(id.key, other.key), compareBools(id.isPattern, other.isPattern), cmp.Compare(id.clientID, other.clientID))
+	return cmp.Or(cmp.Compare(id.key, other.key), compareBools(id.isPattern, other.isPattern),
+		cmp.Compare(id.clientID, other.clientID))
 }
 
 func compareBools(a, b bool) int {
@@ -58,7 +62,8 @@ type watches struct {
 	perClient map[string]int64 // number of watches by client id
 	patterns  patternIndex     // index of the watches of patterns
 
-	// The result of the last lookup; nil if no watch matched, or the watches or the policy have changed since.
+	// The result of the last lookup; nil if no watch matched, or the watches or the policy have
+	// changed since.
 	cachedKey  string
 	cached     []Receiver
 	cachedCost int
@@ -75,8 +80,9 @@ func (w *watch) size() int64 {
 	return int64(size)
 }
 
-// full reports whether an added watch would exceed a limit: on the number of watches, on their bytes, on the watches of one
-// client, or a bound of patternIndex. If it replaces a watch, only its additional bytes count.
+// full reports whether an added watch would exceed a limit: on the number of watches, on their
+// bytes, on the watches of one client, or a bound of patternIndex. If it replaces a watch, only its
+// additional bytes count.
 func (w *watches) full(limits *Limits, added *watch) bool {
 	more := added.size()
 	if old, exists := w.find(added.watchID); exists {
@@ -90,13 +96,20 @@ func (w *watches) full(limits *Limits, added *watch) bool {
 
 func newWatches() watches {
 	tree := func(compare func(a, b *watch) int) *btree.BTreeG[*watch] {
-		return btree.NewBTreeGOptions(func(a, b *watch) bool { return compare(a, b) < 0 }, btree.Options{NoLocks: true})
+		return btree.NewBTreeGOptions(func(a, b *watch) bool { return compare(a, b) < 0 },
+			btree.Options{NoLocks: true})
 	}
 	byKey := func(a, b *watch) int { return a.compare(&b.watchID) }
 	return watches{
-		byKey:     tree(byKey),
-		byClient:  tree(func(a, b *watch) int { return cmp.Or(cmp.Compare(a.clientID, b.clientID), byKey(a, b)) }),
-		byRenewal: tree(func(a, b *watch) int { return cmp.Or(cmp.Compare(a.renewed, b.renewed), byKey(a, b)) }),
+		byKey: tree(byKey),
+		byClient: tree(func(a, b *watch) int {
+			return cmp.Or(cmp.Compare(a.clientID, b.clientID),
+				byKey(a, b))
+		}),
+		byRenewal: tree(func(a, b *watch) int {
+			return cmp.Or(cmp.Compare(a.renewed, b.renewed),
+				byKey(a, b))
+		}),
 		perClient: make(map[string]int64),
 		patterns:  newPatternIndex(),
 	}
@@ -139,14 +152,16 @@ func (w *watches) unindex(ended *watch) {
 	}
 }
 
-// setPolicy puts a policy in force. For each change of a key, the policy decides which clients are notified; nil allows all.
+// setPolicy puts a policy in force. For each change of a key, the policy decides which clients are
+// notified; nil allows all.
 func (w *watches) setPolicy(p *policy.Policy) {
 	w.cached = nil
 	w.patterns.setPolicy(p)
 }
 
-// receivers returns who is notified of a change of the key, in the order of their client ids, and an upper bound on the work to find them: that of
-// appendMatching, and the steps of the policy. Later calls and events may share the slice, so it must not be changed.
+// receivers returns who is notified of a change of the key, in the order of their client ids, and
+// an upper bound on the work to find them: that of appendMatching, and the steps of the policy.
+// Later calls and events may share the slice, so it must not be changed.
 func (w *watches) receivers(key string) ([]Receiver, int) {
 	if w.byKey.Len() == 0 {
 		return nil, 0
@@ -161,8 +176,9 @@ func (w *watches) receivers(key string) ([]Receiver, int) {
 
 // lookup is receivers without the cache: several calls may run at the same time.
 //
-// A client may watch the key by itself and by several patterns. It is notified once, in the dialect of its latest KEYNOTIFY. If only patterns match, the
-// policy is asked once for each client, about the principal that its latest KEYNOTIFY had.
+// A client may watch the key by itself and by several patterns. It is notified once, in the dialect
+// of its latest KEYNOTIFY. If only patterns match, the policy is asked once for each client, about
+// the principal that its latest KEYNOTIFY had.
 func (w *watches) lookup(key string) (receivers []Receiver, cost int) {
 	own := w.ofKey(key)
 	found, cost := w.patterns.appendMatching(own, key)
@@ -176,17 +192,21 @@ func (w *watches) lookup(key string) (receivers []Receiver, cost int) {
 	}
 	for len(found) > 0 {
 		latest := &found[0]
-		end := slices.IndexFunc(found, func(other grantedWatch) bool { return other.clientID != latest.clientID })
+		end := slices.IndexFunc(found,
+			func(other grantedWatch) bool { return other.clientID != latest.clientID })
 		if end < 0 {
 			end = len(found)
 		}
-		allowed := latest.grants == nil || slices.ContainsFunc(found[:end], func(other grantedWatch) bool { return !other.isPattern })
+		allowed := latest.grants == nil ||
+			slices.ContainsFunc(found[:end],
+				func(other grantedWatch) bool { return !other.isPattern })
 		if !allowed {
 			cost += latest.grants.Steps() * (len(key) + 1)
 			allowed = latest.grants.Allow([]byte(key))
 		}
 		if allowed {
-			receivers = append(receivers, Receiver{ClientID: latest.clientID, Dialect: latest.dialect})
+			receivers = append(receivers,
+				Receiver{ClientID: latest.clientID, Dialect: latest.dialect})
 		}
 		found = found[end:]
 	}
@@ -208,7 +228,8 @@ func (w *watches) ofKey(key string) (found []grantedWatch) {
 	return found
 }
 
-// ofClient returns the watches of one client or, if everyone is true, of all clients from this id on, in the order of clients and keys.
+// ofClient returns the watches of one client or, if everyone is true, of all clients from this id
+// on, in the order of clients and keys.
 func (w *watches) ofClient(clientID string, everyone bool) []*watch {
 	var found []*watch
 	w.byClient.Ascend(&watch{watchID: watchID{clientID: clientID}}, func(candidate *watch) bool {

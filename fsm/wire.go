@@ -10,8 +10,9 @@ import (
 	"holdfast/internal/policy"
 )
 
-// ErrUnknown says that an entry or snapshot holds something that this version does not know. It was written by a newer
-// version; the node has to stop, and to be upgraded, rather than to let its state diverge.
+// ErrUnknown says that an entry or snapshot holds something that this version does not know. It was
+// written by a newer version; the node has to stop, and to be upgraded, rather than to let its
+// state diverge.
 var ErrUnknown = errors.New("written by a newer version of holdfast: upgrade this node")
 
 // ErrDamaged says that an entry or snapshot is not as it was written.
@@ -47,8 +48,8 @@ func appendElement[T ~string | ~[]byte](b []byte, field protowire.Number, value 
 	return append(b, value...)
 }
 
-// appendMessage appends an embedded message, whose content write appends. One byte is reserved for the length before
-// the content. If the length takes more bytes, the content is moved up.
+// appendMessage appends an embedded message, whose content write appends. One byte is reserved for
+// the length before the content. If the length takes more bytes, the content is moved up.
 func appendMessage(b []byte, field protowire.Number, write func([]byte) []byte) []byte {
 	b = protowire.AppendTag(b, field, protowire.BytesType)
 	start := len(b)
@@ -73,7 +74,8 @@ type reader struct {
 	inOperation bool // the message is an operation of a transaction
 }
 
-// names has the strings of an entry that several commands may share, so that each is allocated once: a few clients send many commands.
+// names has the strings of an entry that several commands may share, so that each is allocated
+// once: a few clients send many commands.
 type names map[string]string
 
 // name reads a string that other commands may have, too. Equal names of an entry share memory.
@@ -126,7 +128,8 @@ func (r *reader) uint() uint64 {
 
 func (r *reader) int() int64 { return int64(r.uint()) }
 
-// small reads a value below end: an enumeration, flags or a bool. Any other value was written by a newer version: the error is ErrUnknown.
+// small reads a value below end: an enumeration, flags or a bool. Any other value was written by a
+// newer version: the error is ErrUnknown.
 func (r *reader) small(end uint64) uint8 {
 	value := r.uint()
 	if value >= end {
@@ -160,8 +163,9 @@ func (r *reader) id() (id RequestID) {
 	return RequestID(value)
 }
 
-// enter returns a reader of the embedded message in the current field. leave takes over its error. They are a pair of calls
-// instead of one with a callback, so that reading a command allocates nothing.
+// enter returns a reader of the embedded message in the current field. leave takes over its error.
+// They are a pair of calls instead of one with a callback, so that reading a command allocates
+// nothing.
 func (r *reader) enter() reader { return reader{rest: r.bytes(), err: r.err, names: r.names} }
 
 func (r *reader) leave(inner *reader) {

@@ -2,19 +2,21 @@ package hlc
 
 import "math"
 
-// CounterLimit bounds the counters that a Clock gives: they stay below it, because client libraries read a counter as a signed
-// 32-bit integer and add to that. A counter that would reach the limit carries into the wall clock instead.
+// CounterLimit bounds the counters that a Clock gives: they stay below it, because client libraries
+// read a counter as a signed 32-bit integer and add to that. A counter that would reach the limit
+// carries into the wall clock instead.
 const CounterLimit = 1 << 30
 
-// Clock is a hybrid logical clock: the greatest reading that it gave so far. It is a plain value without a lock and
-// without a source of time; the physical clock is an argument. The zero value is a fresh clock.
+// Clock is a hybrid logical clock: the greatest reading that it gave so far. It is a plain value
+// without a lock and without a source of time; the physical clock is an argument. The zero value is
+// a fresh clock.
 type Clock struct {
 	Wall    int64  // milliseconds since the Unix epoch
 	Counter uint64 // orders timestamps of one millisecond
 }
 
-// Now advances the clock for a local event at the physical time wall (milliseconds) and returns the new reading, which is
-// greater than every earlier one.
+// Now advances the clock for a local event at the physical time wall (milliseconds) and returns the
+// new reading, which is greater than every earlier one.
 func (c *Clock) Now(wall int64) Clock {
 	if wall > c.Wall {
 		*c = Clock{Wall: wall}
@@ -24,9 +26,10 @@ func (c *Clock) Now(wall int64) Clock {
 	return *c
 }
 
-// Receive merges the timestamp of a message into the clock at the physical time wall (milliseconds) and returns the new
-// reading, which is greater than every earlier one and than the timestamp. The caller has checked the timestamp's skew. In the
-// terms of the paper (l and c of the clock, lm and cm of the timestamp, pt the physical time):
+// Receive merges the timestamp of a message into the clock at the physical time wall (milliseconds)
+// and returns the new reading, which is greater than every earlier one and than the timestamp. The
+// caller has checked the timestamp's skew. In the terms of the paper (l and c of the clock, lm and
+// cm of the timestamp, pt the physical time):
 //
 //	l' = max(l, lm, pt)
 //	c' = l'==l && l'==lm ? max(c,cm)+1 : l'==l ? c+1 : l'==lm ? cm+1 : 0
@@ -57,8 +60,9 @@ func (c *Clock) RaiseTo(t Timestamp) {
 	}
 }
 
-// after returns the reading that follows (wall, counter): the next counter, or the next millisecond when the counter is used
-// up. At the very end of time (2^63-1 ms) there is no next millisecond, and only the counter can go on.
+// after returns the reading that follows (wall, counter): the next counter, or the next millisecond
+// when the counter is used up. At the very end of time (2^63-1 ms) there is no next millisecond,
+// and only the counter can go on.
 func after(wall int64, counter uint64) Clock {
 	switch {
 	case counter < CounterLimit-1:

@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// BrokerDownFor returns how long this node has been unable to serve clients. It is the longest of: the outage or silence of the
-// node's own session; on the leader, the outage of a publishing connection, and the outage or silence of the cluster's
-// session. A session counts as silent when it has delivered nothing for more than 1.5 probe intervals. 0 means no outage.
+// BrokerDownFor returns how long this node has been unable to serve clients. It is the longest of:
+// the outage or silence of the node's own session; on the leader, the outage of a publishing
+// connection, and the outage or silence of the cluster's session. A session counts as silent when
+// it has delivered nothing for more than 1.5 probe intervals. 0 means no outage.
 func (f *Front) BrokerDownFor() time.Duration {
 	now := time.Now()
 	silence := max(f.session.Silence(now), f.outbox.Down(now))

@@ -54,10 +54,15 @@ func newTestFront(t testing.TB) (*Front, *fakeStore) {
 	t.Helper()
 	config := DefaultConfig()
 	config.Node, config.Addresses = "n1", make([]mqttconn.Address, 1)
-	dialer := &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second}
+	dialer := &mqttconn.Dialer{
+		Addresses: []mqttconn.Address{{Host: "broker:1883"}},
+		Timeout:   time.Second,
+	}
 	f, err := New(config, Environment{
-		Dialer: dialer, Driver: broker.NoDriver{}, Wall: func() int64 { return time.Now().UnixMilli() }, Random: func() uint64 { return 1 },
-		Log: slog.New(slog.DiscardHandler), Metrics: metrics.New(prometheus.NewRegistry()),
+		Dialer: dialer, Driver: broker.NoDriver{},
+		Wall:   func() int64 { return time.Now().UnixMilli() },
+		Random: func() uint64 { return 1 },
+		Log:    slog.New(slog.DiscardHandler), Metrics: metrics.New(prometheus.NewRegistry()),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -67,10 +72,16 @@ func newTestFront(t testing.TB) (*Front, *fakeStore) {
 
 // arrive hands a request of the client c to a front end.
 func arrive(f *Front, payload, correlation string) {
-	p := &mqttconn.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &mqttconn.Properties{
-		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), User: mqttconn.UserProperties{{Key: "__srcId", Value: "c"}},
-	}}
-	f.receiver.Receive(context.Background(), mqttconn.Message{Publish: p}, session.Arrival{At: time.Now(), ReceivedAfter: time.Now(), SentAfter: time.Now()}, func() {})
+	p := &mqttconn.Publish{
+		QoS: 1, Topic: topics.Invoke, Payload: []byte(payload),
+		Properties: &mqttconn.Properties{
+			ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation),
+			User: mqttconn.UserProperties{{Key: "__srcId", Value: "c"}},
+		},
+	}
+	f.receiver.Receive(context.Background(), mqttconn.Message{Publish: p},
+		session.Arrival{At: time.Now(), ReceivedAfter: time.Now(), SentAfter: time.Now()},
+		func() {})
 }
 
 func TestFrontConfigErrorsNameTheField(t *testing.T) {
@@ -78,14 +89,23 @@ func TestFrontConfigErrorsNameTheField(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"no node":               {func(c *Config) { c.Node = "" }, "Node"},
-		"slash in the node":     {func(c *Config) { c.Node = "a/b" }, "a/b"},
-		"no address":            {func(c *Config) { c.Addresses = nil }, "Addresses"},
-		"no publisher":          {func(c *Config) { c.PublishingConnections = 0 }, "PublishingConnections"},
+		"no node":           {func(c *Config) { c.Node = "" }, "Node"},
+		"slash in the node": {func(c *Config) { c.Node = "a/b" }, "a/b"},
+		"no address":        {func(c *Config) { c.Addresses = nil }, "Addresses"},
+		"no publisher": {
+			func(c *Config) { c.PublishingConnections = 0 },
+			"PublishingConnections",
+		},
 		"no time between tries": {func(c *Config) { c.BackoffMax = 0 }, "BackoffMax"},
-		"a broken second":       {func(c *Config) { c.KeepAlive = 1500 * time.Millisecond }, "KeepAlive"},
-		"keep-alive too long":   {func(c *Config) { c.KeepAlive = 19 * time.Hour }, "KeepAlive"},
-		"session expires at 0":  {func(c *Config) { c.SessionExpiry = 500 * time.Millisecond }, "SessionExpiry"},
+		"a broken second": {
+			func(c *Config) { c.KeepAlive = 1500 * time.Millisecond },
+			"KeepAlive",
+		},
+		"keep-alive too long": {func(c *Config) { c.KeepAlive = 19 * time.Hour }, "KeepAlive"},
+		"session expires at 0": {
+			func(c *Config) { c.SessionExpiry = 500 * time.Millisecond },
+			"SessionExpiry",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := DefaultConfig()

@@ -6,9 +6,10 @@ import (
 	"sync"
 )
 
-// Serve implements the store's observer: it does the leader's work in one leadership. It takes over the publishing connections,
-// publishes what the earlier leader did not, and then takes over the cluster's session and serves its requests, until the
-// context ends. The error is the context's cause.
+// Serve implements the store's observer: it does the leader's work in one leadership. It takes over
+// the publishing connections, publishes what the earlier leader did not, and then takes over the
+// cluster's session and serves its requests, until the context ends. The error is the context's
+// cause.
 func (f *Front) Serve(ctx context.Context, term uint64) error {
 	select {
 	case <-f.hasStore:

@@ -19,7 +19,8 @@ import (
 
 // fakeBroker accepts connections and keeps what is published on them.
 type fakeBroker struct {
-	request *packets.Publish // the broker sends it to the client that subscribes to requests; nil for none
+	// the broker sends it to the client that subscribes to requests; nil for none
+	request *packets.Publish
 
 	mu        sync.Mutex
 	connects  int
@@ -62,7 +63,10 @@ func (b *fakeBroker) serve(conn net.Conn) {
 				}
 			}
 		case *packets.Publish:
-			message := publication{client, content.Topic, string(content.Properties.CorrelationData), string(content.Payload)}
+			message := publication{
+				client, content.Topic,
+				string(content.Properties.CorrelationData), string(content.Payload),
+			}
 			b.count(func() { b.published = append(b.published, message) })
 		}
 		return nil, true
@@ -88,8 +92,9 @@ func (c *confirmations) Confirm(context.Context) error {
 	return answer
 }
 
-// † Leadership is confirmed before CONNECT and again after CONNACK, and only then is anything published: a leader that was
-// paused in between would take the sessions of its successor over, and publish old notifications again.
+// † Leadership is confirmed before CONNECT and again after CONNACK, and only then is anything
+// published: a leader that was paused in between would take the sessions of its successor over, and
+// publish old notifications again.
 func TestSessionTakeoverIsConfirmedTwice(t *testing.T) {
 	lost := errors.New("no leader any more")
 	for name, test := range map[string]struct {
@@ -128,14 +133,17 @@ func TestSessionTakeoverIsConfirmedTwice(t *testing.T) {
 	}
 }
 
-// † A new leader takes over the publishing connections before the cluster's session, so that no earlier leader publishes any
-// more, and answers what that session brings on these connections.
+// † A new leader takes over the publishing connections before the cluster's session, so that no
+// earlier leader publishes any more, and answers what that session brings on these connections.
 func TestLeaderPublishesBeforeItReceives(t *testing.T) {
 	f, s := newTestFront(t)
 	f.SetStore(s)
-	broker := &fakeBroker{request: &packets.Publish{QoS: 1, PacketID: 1, Topic: topics.Invoke, Payload: []byte("*1\r\n$4\r\nNOPE\r\n"), Properties: &packets.Properties{
-		ResponseTopic: "clients/c/r", CorrelationData: []byte(strings.Repeat("a", 16)),
-	}}}
+	broker := &fakeBroker{request: &packets.Publish{
+		QoS: 1, PacketID: 1, Topic: topics.Invoke,
+		Payload: []byte("*1\r\n$4\r\nNOPE\r\n"), Properties: &packets.Properties{
+			ResponseTopic: "clients/c/r", CorrelationData: []byte(strings.Repeat("a", 16)),
+		},
+	}}
 	s.dialer.Network = broker.dial
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -151,7 +159,8 @@ func TestLeaderPublishesBeforeItReceives(t *testing.T) {
 		}
 		return answers
 	}
-	testwait.Within(t, 10*time.Second, "an answer is published", func() bool { return len(answers()) > 0 })
+	testwait.Within(t, 10*time.Second, "an answer is published",
+		func() bool { return len(answers()) > 0 })
 	cancel()
 	<-ended
 	broker.mu.Lock()
@@ -160,7 +169,8 @@ func TestLeaderPublishesBeforeItReceives(t *testing.T) {
 	}
 	broker.mu.Unlock()
 	got := answers()[0]
-	if !strings.HasPrefix(got.connection, "holdfast-out-") || got.topic != "clients/c/r" || got.correlation != strings.Repeat("a", 16) || !strings.HasPrefix(got.payload, "-ERR") {
+	if !strings.HasPrefix(got.connection, "holdfast-out-") || got.topic != "clients/c/r" ||
+		got.correlation != strings.Repeat("a", 16) || !strings.HasPrefix(got.payload, "-ERR") {
 		t.Errorf("the answer is %q, want an error on a publishing connection", got)
 	}
 	if s.count() != 0 {

@@ -27,8 +27,8 @@ func AppendInteger(dst []byte, value int64) []byte {
 	return append(dst, '\r', '\n')
 }
 
-// AppendBareMinusOne appends "-1\r\n", which is not valid RESP. The protocol page documents it as the reply to a command whose
-// condition was not met.
+// AppendBareMinusOne appends "-1\r\n", which is not valid RESP. The protocol page documents it as
+// the reply to a command whose condition was not met.
 func AppendBareMinusOne(dst []byte) []byte { return append(dst, "-1\r\n"...) }
 
 // AppendError appends "-ERR text\r\n".
@@ -38,7 +38,8 @@ func AppendError(dst []byte, text string) []byte {
 	return append(dst, '\r', '\n')
 }
 
-// AppendPage appends the reply to SCAN: an array of the keys of one page and, if next is not empty, the continuation token.
+// AppendPage appends the reply to SCAN: an array of the keys of one page and, if next is not empty,
+// the continuation token.
 func AppendPage[T ~string | ~[]byte](dst []byte, keys []T, next T) []byte {
 	if len(next) == 0 {
 		return AppendArray(append(dst, "*1\r\n"...), keys...)
@@ -67,14 +68,16 @@ type Reply struct {
 	Integer int64
 	Bulk    []byte // a slice of the payload
 	Error   string // the text after "-ERR "
-	// Keys and Next belong to a ReplyPage: slices of the payload. Next is the continuation token, nil on the last page.
+	// Keys and Next belong to a ReplyPage: slices of the payload. Next is the continuation token,
+	// nil on the last page.
 	Keys [][]byte
 	Next []byte
 	// Replies belong to a ReplyArray: none of them is a ReplyPage, a ReplyArray or a ReplyError.
 	Replies []Reply
 }
 
-// ReadReply reads the payload of a reply in either dialect: that of the documented protocol, or that of the client libraries. Anything else is ErrSyntax.
+// ReadReply reads the payload of a reply in either dialect: that of the documented protocol, or
+// that of the client libraries. Anything else is ErrSyntax.
 func ReadReply(payload []byte) (Reply, error) {
 	switch string(payload) {
 	case ":-1\r\n", "-1\r\n":
@@ -98,7 +101,8 @@ func ReadReply(payload []byte) (Reply, error) {
 	return Reply{}, ErrSyntax
 }
 
-// readOperationReply reads a reply of a kind that an operation of a transaction may have: +OK, $-1, an integer or a bulk string. rest is what follows it.
+// readOperationReply reads a reply of a kind that an operation of a transaction may have: +OK, $-1,
+// an integer or a bulk string. rest is what follows it.
 func readOperationReply(payload []byte) (reply Reply, rest []byte, ok bool) {
 	if rest, ok = bytes.CutPrefix(payload, []byte("+OK\r\n")); ok {
 		return Reply{Kind: ReplyOK}, rest, true
@@ -159,7 +163,8 @@ type Notification struct {
 	Value   []byte // the new value, a slice of the payload
 }
 
-// ReadNotification reads the payload of a notification in either dialect: NOTIFY SET VALUE value, NOTIFY DEL or NOTIFY DELETE.
+// ReadNotification reads the payload of a notification in either dialect: NOTIFY SET VALUE value,
+// NOTIFY DEL or NOTIFY DELETE.
 func ReadNotification(payload []byte) (Notification, error) {
 	request, err := ReadRequest(payload)
 	if err != nil {

@@ -1,8 +1,10 @@
-// Package resp reads and writes the payloads of the state store protocol: a small, strict subset of the Redis serialization
-// protocol (RESP). Requests are arrays of bulk strings and nothing else; replies are simple strings, errors, integers, bulk
-// strings, and the arrays that answer SCAN and TXN; notifications are arrays of bulk strings.
+// Package resp reads and writes the payloads of the state store protocol: a small, strict subset of
+// the Redis serialization protocol (RESP). Requests are arrays of bulk strings and nothing else;
+// replies are simple strings, errors, integers, bulk strings, and the arrays that answer SCAN and
+// TXN; notifications are arrays of bulk strings.
 //
-// Readers never panic, allocate nothing that grows with a claimed length, and return slices of the payload they were given.
+// Readers never panic, allocate nothing that grows with a claimed length, and return slices of the
+// payload they were given.
 package resp
 
 import (
@@ -15,8 +17,9 @@ import (
 // ErrSyntax says that a payload is not what the protocol allows.
 var ErrSyntax = errors.New("syntax error")
 
-// MaxArguments is how many arguments Request.Arguments returns at most. The longest command but TXN, SET key value NEX expected PX ms, has
-// seven. A request with more is still read to its end, because a syntax error anywhere in it takes precedence. Request.All returns all arguments.
+// MaxArguments is how many arguments Request.Arguments returns at most. The longest command but
+// TXN, SET key value NEX expected PX ms, has seven. A request with more is still read to its end,
+// because a syntax error anywhere in it takes precedence. Request.All returns all arguments.
 const MaxArguments = 8
 
 // minBulkSize is the size of the smallest bulk string, "$0\r\n\r\n".
@@ -38,15 +41,17 @@ func (r *Request) All() iter.Seq2[int, []byte] {
 		rest := r.payload
 		for i := range r.Count {
 			var argument []byte
-			if argument, rest, _ = readBulk(rest); !yield(i, argument) { // ReadRequest has read it before
+			if argument, rest, _ = readBulk(rest); !yield(i, argument) {
+				// ReadRequest has read it before
 				return
 			}
 		}
 	}
 }
 
-// ReadRequest reads a payload that is one array of at least one bulk string. Anything else is ErrSyntax: other types, inline
-// commands, missing CR or LF, signs, leading zeros, lengths that overflow or pass the end, and bytes after the end.
+// ReadRequest reads a payload that is one array of at least one bulk string. Anything else is
+// ErrSyntax: other types, inline commands, missing CR or LF, signs, leading zeros, lengths that
+// overflow or pass the end, and bytes after the end.
 func ReadRequest(payload []byte) (Request, error) {
 	var request Request
 	count, rest, ok := readLength(payload, '*')
@@ -78,8 +83,8 @@ func readBulk(payload []byte) (bulk, rest []byte, ok bool) {
 	return rest[:length:length], rest[length+2:], true
 }
 
-// readLength reads a type byte and an unsigned decimal number up to CR LF. No payload is near 2^31 bytes, so neither is a
-// valid length.
+// readLength reads a type byte and an unsigned decimal number up to CR LF. No payload is near 2^31
+// bytes, so neither is a valid length.
 func readLength(payload []byte, kind byte) (length int, rest []byte, ok bool) {
 	const maxDigits = 10
 	if len(payload) == 0 || payload[0] != kind {

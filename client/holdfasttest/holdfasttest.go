@@ -1,5 +1,5 @@
-// Package holdfasttest starts a real Holdfast with its MQTT broker in the process of a Go test, on Unix: what a test sees is what the
-// product does.
+// Package holdfasttest starts a real Holdfast with its MQTT broker in the process of a Go test, on
+// Unix: what a test sees is what the product does.
 //
 //	func TestStoreServesAnotherModule(t *testing.T) {
 //		store := holdfasttest.Start(t)
@@ -34,23 +34,32 @@ type config struct {
 // Option changes what is started.
 type Option func(*config)
 
-// Nodes sets the number of nodes of the cluster: 1, 3 or 5. The default is 1, which starts fastest. Any other number ends the test.
+// Nodes sets the number of nodes of the cluster: 1, 3 or 5. The default is 1, which starts fastest.
+// Any other number ends the test.
 func Nodes(count int) Option { return func(c *config) { c.trial.Nodes = count } }
 
-// Policy makes the store enforce the authorization policy in a file. The broker adds the client id and the user name of the sender to each request.
+// Policy makes the store enforce the authorization policy in a file. The broker adds the client id
+// and the user name of the sender to each request.
 func Policy(file string) Option { return func(c *config) { c.settings.PolicyFile = file } }
 
 // Log sets where the store logs. By default nothing is logged.
 func Log(log *slog.Logger) Option { return func(c *config) { c.trial.Log = log } }
 
-// startTimeout bounds the wait until a store serves. Usually that takes a fraction of a second; a busy machine may need longer.
+// startTimeout bounds the wait until a store serves. Usually that takes a fraction of a second; a
+// busy machine may need longer.
 const startTimeout = 30 * time.Second
 
-// Start starts a store with a broker on a free port of 127.0.0.1, and waits until it serves. When the test ends, the store is stopped
-// and its data is deleted. A failure to start ends the test.
+// Start starts a store with a broker on a free port of 127.0.0.1, and waits until it serves. When
+// the test ends, the store is stopped and its data is deleted. A failure to start ends the test.
 func Start(t testing.TB, options ...Option) *Store {
 	t.Helper()
-	c := config{settings: settings.Default(), trial: trial.Config{Listen: "127.0.0.1:0", Nodes: 1, Folder: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)}}
+	c := config{
+		settings: settings.Default(),
+		trial: trial.Config{
+			Listen: "127.0.0.1:0", Nodes: 1, Folder: t.TempDir(), Version: "test",
+			Log: slog.New(slog.DiscardHandler),
+		},
+	}
 	c.settings.Node.MinFreeDisk = 0 // a full disk of the machine must not fail a test
 	c.trial.Settings = &c.settings
 	for _, option := range options {

@@ -37,7 +37,8 @@ func TestAnotherModuleImportsThis(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "press_test.go"), []byte(outside), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(folder, "press_test.go"), []byte(outside),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	commands := append([]string{"go mod init plant.example/press"}, importCommands(t, root)...)
@@ -52,7 +53,8 @@ func TestAnotherModuleImportsThis(t *testing.T) {
 	}
 }
 
-// importCommands returns the commands of the README by which another module imports this one, for a clone in the folder root.
+// importCommands returns the commands of the README by which another module imports this one, for a
+// clone in the folder root.
 func importCommands(t *testing.T, root string) []string {
 	t.Helper()
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
@@ -62,7 +64,8 @@ func importCommands(t *testing.T, root string) []string {
 	var commands []string
 	for line := range strings.Lines(string(readme)) {
 		if command, found := strings.CutPrefix(line, "    go mod "); found {
-			commands = append(commands, "go mod "+strings.ReplaceAll(command, "/path/to/holdfast", root))
+			commands = append(commands, "go mod "+
+				strings.ReplaceAll(command, "/path/to/holdfast", root))
 		}
 	}
 	if len(commands) != 2 {

@@ -13,9 +13,10 @@ import (
 	"holdfast/cluster/propose"
 )
 
-// Add adds the node at an address. A voter starts as a non-voter, and autopilot promotes it when it has caught up. With voter false, the node is pinned:
-// autopilot never promotes it. The error is peer.ErrNotLeader on a node that does not lead, and peer.ErrUnreachable if the node does not answer. The other
-// errors are those of Remove.
+// Add adds the node at an address. A voter starts as a non-voter, and autopilot promotes it when it
+// has caught up. With voter false, the node is pinned: autopilot never promotes it. The error is
+// peer.ErrNotLeader on a node that does not lead, and peer.ErrUnreachable if the node does not
+// answer. The other errors are those of Remove.
 func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter bool) error {
 	if err := m.env.Confirm(ctx); err != nil {
 		return err
@@ -37,13 +38,15 @@ func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter 
 	return nil
 }
 
-// addNonVoterLocked adds a node as a pinned non-voter. If that fails, it undoes the pin, unless raft may still add the node, or the node
-// replaces a member (one with its name or address) that was a pinned non-voter.
+// addNonVoterLocked adds a node as a pinned non-voter. If that fails, it undoes the pin, unless
+// raft may still add the node, or the node replaces a member (one with its name or address) that
+// was a pinned non-voter.
 func (m *Membership) addNonVoterLocked(ctx context.Context, request JoinRequest) error {
 	if m.isVoter(request.ID) {
 		return fmt.Errorf("%w: %s is a voter: demote it", peer.ErrRefused, request.ID)
 	}
-	inherited := slices.ContainsFunc(m.env.Servers(), func(s raft.Server) bool { return request.replaces(s) && m.isPinnedNonVoter(s) })
+	inherited := slices.ContainsFunc(m.env.Servers(),
+		func(s raft.Server) bool { return request.replaces(s) && m.isPinnedNonVoter(s) })
 	undo, err := m.pinFirst(ctx, request.ID)
 	if err != nil {
 		return err
@@ -60,20 +63,26 @@ func (m *Membership) isVoter(id raft.ServerID) bool {
 	return member && server.Suffrage == raft.Voter
 }
 
-// Remove removes a member by its name or id. If the member is this leader, Remove transfers the leadership and returns peer.ErrNotLeader, as on any node that
-// does not lead: call it on the new leader. peer.ErrRefused says that the change would be unsafe or that there is no such member, peer.ErrNotDone that it was
-// not made, and peer.ErrOutcomeUnknown that it may still be made. An error of the context that wraps none of these also means that the outcome is unknown.
+// Remove removes a member by its name or id. If the member is this leader, Remove transfers the
+// leadership and returns peer.ErrNotLeader, as on any node that does not lead: call it on the new
+// leader. peer.ErrRefused says that the change would be unsafe or that there is no such member,
+// peer.ErrNotDone that it was not made, and peer.ErrOutcomeUnknown that it may still be made. An
+// error of the context that wraps none of these also means that the outcome is unknown.
 func (m *Membership) Remove(ctx context.Context, nameOrID string) error {
 	return m.changeMember(ctx, nameOrID, m.remove)
 }
 
-// Demote makes a member a non-voter and pins it, so that autopilot does not promote it. Add with voter true removes the pin. Its errors are those of Remove.
+// Demote makes a member a non-voter and pins it, so that autopilot does not promote it. Add with
+// voter true removes the pin. Its errors are those of Remove.
 func (m *Membership) Demote(ctx context.Context, nameOrID string) error {
 	return m.changeMember(ctx, nameOrID, m.demote)
 }
 
-// changeMember finds a member, waits until no other membership change is under way, and changes the member.
-func (m *Membership) changeMember(ctx context.Context, nameOrID string, change func(context.Context, raft.Server) error) error {
+// changeMember finds a member, waits until no other membership change is under way, and changes the
+// member.
+func (m *Membership) changeMember(ctx context.Context, nameOrID string,
+	change func(context.Context, raft.Server) error,
+) error {
 	found, err := m.resolveForChange(ctx, nameOrID)
 	if err != nil {
 		return err
@@ -82,7 +91,9 @@ func (m *Membership) changeMember(ctx context.Context, nameOrID string, change f
 		return err
 	}
 	defer m.Unlock()
-	server, member := peer.Find(m.env.Servers(), found.ID) // again: during the wait for the lock, the member may have become a voter, or have been replaced
+	// again: during the wait for the lock, the member may have become a voter, or have been
+	// replaced
+	server, member := peer.Find(m.env.Servers(), found.ID)
 	if !member {
 		return fmt.Errorf("%w: %s is no longer a member", peer.ErrRefused, found.ID)
 	}
@@ -105,7 +116,8 @@ func (m *Membership) demote(ctx context.Context, server raft.Server) error {
 	return err
 }
 
-// resolveForChange finds a member. If the member is this leader, it transfers the leadership and returns peer.ErrNotLeader.
+// resolveForChange finds a member. If the member is this leader, it transfers the leadership and
+// returns peer.ErrNotLeader.
 func (m *Membership) resolveForChange(ctx context.Context, nameOrID string) (raft.Server, error) {
 	if err := m.env.Confirm(ctx); err != nil {
 		return raft.Server{}, err
@@ -123,7 +135,8 @@ func (m *Membership) resolveForChange(ctx context.Context, nameOrID string) (raf
 	return server, peer.ErrNotLeader
 }
 
-// remove removes a member, if the remaining voters have a live majority. That is checked for a non-voter, too: autopilot may promote it before raft removes it.
+// remove removes a member, if the remaining voters have a live majority. That is checked for a
+// non-voter, too: autopilot may promote it before raft removes it.
 func (m *Membership) remove(ctx context.Context, server raft.Server) error {
 	if err := m.checkQuorumWithout(ctx, server.ID); err != nil {
 		return err
@@ -151,7 +164,9 @@ func (m *Membership) checkQuorumWithout(ctx context.Context, id raft.ServerID) e
 			continue
 		}
 		voters++
-		if status, ok := statuses[server.ID]; ok && status.State != "shutdown" && status.State != "joining" || server.ID == m.env.Self.ID { // in these two states raft does not run
+		if status, ok := statuses[server.ID]; ok && status.State != "shutdown" &&
+			status.State != "joining" || server.ID == m.env.Self.ID {
+			// in these two states raft does not run
 			answering++
 		}
 	}
@@ -164,9 +179,10 @@ func (m *Membership) checkQuorumWithout(ctx context.Context, id raft.ServerID) e
 	return nil
 }
 
-// requestTimeout returns how long raft may wait before it takes a membership change: raft takes none while an earlier one is not committed. It is at most
-// ChangeTimeout, and at most 90% of the time until the context's deadline, so that a refusal arrives before the deadline. The caller holds the lock during
-// that wait, so that the check of the next change sees this one.
+// requestTimeout returns how long raft may wait before it takes a membership change: raft takes
+// none while an earlier one is not committed. It is at most ChangeTimeout, and at most 90% of the
+// time until the context's deadline, so that a refusal arrives before the deadline. The caller
+// holds the lock during that wait, so that the check of the next change sees this one.
 func requestTimeout(ctx context.Context) time.Duration {
 	timeout := ChangeTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -175,8 +191,9 @@ func requestTimeout(ctx context.Context) time.Duration {
 	return max(timeout, time.Millisecond) // raft waits for ever with 0
 }
 
-// await waits for the result of a membership change that was given to raft. The raft call that returned the future did not heed the
-// context, and has blocked for up to requestTimeout. Since it returned, raft has taken the change or the future has an error: await waits for the commit. The
+// await waits for the result of a membership change that was given to raft. The raft call that
+// returned the future did not heed the context, and has blocked for up to requestTimeout. Since it
+// returned, raft has taken the change or the future has an error: await waits for the commit. The
 // error of await wraps peer.ErrNotDone or peer.ErrOutcomeUnknown.
 func (m *Membership) await(ctx context.Context, change raft.IndexFuture) error {
 	done := make(chan error, 1)
@@ -194,8 +211,9 @@ func (m *Membership) await(ctx context.Context, change raft.IndexFuture) error {
 	}
 }
 
-// changeError adds peer.ErrNotDone or peer.ErrOutcomeUnknown to raft's error. raft has no sentinel for a change that it rejects before it appends the entry: such
-// an error counts as outcome unknown.
+// changeError adds peer.ErrNotDone or peer.ErrOutcomeUnknown to raft's error. raft has no sentinel
+// for a change that it rejects before it appends the entry: such an error counts as outcome
+// unknown.
 func changeError(err error) error {
 	if propose.OutcomeUnknown(err) {
 		return fmt.Errorf("%w: %w", peer.ErrOutcomeUnknown, err)
@@ -220,6 +238,7 @@ func (m *Membership) resolve(nameOrID string) (raft.Server, error) {
 	case 0:
 		return raft.Server{}, fmt.Errorf("%w: there is no member %s", peer.ErrRefused, nameOrID)
 	default:
-		return raft.Server{}, fmt.Errorf("%w: several members have the name %s: give the id", peer.ErrRefused, nameOrID)
+		return raft.Server{}, fmt.Errorf("%w: several members have the name %s: give the id",
+			peer.ErrRefused, nameOrID)
 	}
 }

@@ -9,13 +9,17 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// HandleIsMember answers whether a raft id is a member. While a change is not committed the leader answers true for every id. A follower forwards the
-// question, once. The error wraps ErrNotLeader in three cases: no majority confirms that this leader leads; this node does not serve as the leader and
-// knows no other leader; or it does not serve and the question was forwarded to it.
-func (m *Membership) HandleIsMember(ctx context.Context, caller peer.Caller, id raft.ServerID) ([]byte, error) {
+// HandleIsMember answers whether a raft id is a member. While a change is not committed the leader
+// answers true for every id. A follower forwards the question, once. The error wraps ErrNotLeader
+// in three cases: no majority confirms that this leader leads; this node does not serve as the
+// leader and knows no other leader; or it does not serve and the question was forwarded to it.
+func (m *Membership) HandleIsMember(ctx context.Context, caller peer.Caller,
+	id raft.ServerID,
+) ([]byte, error) {
 	if !m.env.Serving() {
 		if caller.ID != "" {
-			return nil, peer.ErrNotLeader // only a member that forwards the question calls with its id
+			// only a member that forwards the question calls with its id
+			return nil, peer.ErrNotLeader
 		}
 		return m.env.CallLeader(ctx, peer.MethodIsMember, []byte(id))
 	}

@@ -11,23 +11,28 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// JoinRequest asks for a node to be added. The names of its fields are part of the protocol between members.
+// JoinRequest asks for a node to be added. The names of its fields are part of the protocol between
+// members.
 type JoinRequest struct {
 	ID      raft.ServerID      `json:"id"`
 	Address raft.ServerAddress `json:"address"`
-	Version uint32             `json:"version"` // the newest log version that the node's build can apply
+	// the newest log version that the node's build can apply
+	Version uint32 `json:"version"`
 }
 
-// HandleJoin adds a node on its own request. It starts as a non-voter; autopilot makes it a voter when it has caught up.
-// The error is peer.ErrRefused for a malformed request or a wrong certificate, and otherwise as those of Add.
+// HandleJoin adds a node on its own request. It starts as a non-voter; autopilot makes it a voter
+// when it has caught up. The error is peer.ErrRefused for a malformed request or a wrong
+// certificate, and otherwise as those of Add.
 func (m *Membership) HandleJoin(ctx context.Context, caller peer.Caller, body []byte) error {
 	var request JoinRequest
-	if err := json.Unmarshal(body, &request); err != nil || request.ID == "" || request.Address == "" {
+	if err := json.Unmarshal(body, &request); err != nil || request.ID == "" ||
+		request.Address == "" {
 		return fmt.Errorf("%w: malformed request to join", peer.ErrRefused)
 	}
 	// A member that forwards a request has checked the certificate.
 	if caller.ID == "" && !m.mayJoin(caller, &request) {
-		return fmt.Errorf("%w: the certificate does not name the node %s", peer.ErrRefused, peer.NodeName(request.ID))
+		return fmt.Errorf("%w: the certificate does not name the node %s", peer.ErrRefused,
+			peer.NodeName(request.ID))
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, ChangeTimeout)
@@ -42,8 +47,9 @@ func (m *Membership) HandleJoin(ctx context.Context, caller peer.Caller, body []
 	return m.add(ctx, request, m.addLocked)
 }
 
-// mayJoin reports whether a certificate allows a node to join. A certificate with the node's name is accepted. A certificate with a host is accepted if the
-// host is that of the node's address. If a member already has the name, the host of that member's address counts instead.
+// mayJoin reports whether a certificate allows a node to join. A certificate with the node's name
+// is accepted. A certificate with a host is accepted if the host is that of the node's address. If
+// a member already has the name, the host of that member's address counts instead.
 func (m *Membership) mayJoin(caller peer.Caller, request *JoinRequest) bool {
 	name := peer.NodeName(request.ID)
 	if caller.Certified(name) {
@@ -58,10 +64,14 @@ func (m *Membership) mayJoin(caller peer.Caller, request *JoinRequest) bool {
 	return caller.Certified(host)
 }
 
-// add checks a node, takes the lock, and calls change to add the node. It refuses a node in three cases: no process with its id answers at its address, it
-// knows too old a log version, or it has state and is no member.
-func (m *Membership) add(ctx context.Context, request JoinRequest, change func(context.Context, JoinRequest) error) error {
-	// The members must reach the node at this address, and the process that answers must have its id.
+// add checks a node, takes the lock, and calls change to add the node. It refuses a node in three
+// cases: no process with its id answers at its address, it knows too old a log version, or it has
+// state and is no member.
+func (m *Membership) add(ctx context.Context, request JoinRequest,
+	change func(context.Context, JoinRequest) error,
+) error {
+	// The members must reach the node at this address, and the process that answers must have its
+	// id.
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	status, err := peer.AskStatus(probing, m.env.Client, raft.Server{Address: request.Address})
 	cancel()
@@ -69,7 +79,8 @@ func (m *Membership) add(ctx context.Context, request JoinRequest, change func(c
 		err = fmt.Errorf("%s answers there", status.ID)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s cannot be reached at %s, the address that it gave: %w", peer.ErrRefused, request.ID, request.Address, err)
+		return fmt.Errorf("%w: %s cannot be reached at %s, the address that it gave: %w",
+			peer.ErrRefused, request.ID, request.Address, err)
 	}
 	if err := m.Lock(ctx); err != nil {
 		return err
@@ -87,7 +98,8 @@ func (m *Membership) add(ctx context.Context, request JoinRequest, change func(c
 	return change(ctx, request)
 }
 
-// addLocked makes a node a non-voter. It removes other members with the node's name or address first. If the node is a member already, it only updates its address.
+// addLocked makes a node a non-voter. It removes other members with the node's name or address
+// first. If the node is a member already, it only updates its address.
 func (m *Membership) addLocked(ctx context.Context, request JoinRequest) error {
 	if err := m.removePredecessors(ctx, request); err != nil {
 		return err
@@ -102,8 +114,9 @@ func (m *Membership) addLocked(ctx context.Context, request JoinRequest) error {
 	return m.await(ctx, m.env.Raft.AddNonvoter(request.ID, request.Address, 0, requestTimeout(ctx)))
 }
 
-// removePredecessors removes all other members that have the name or the address of a joining node. If one of them is pinned as a non-voter, the joining node is
-// pinned first, so that an interrupted attempt does not lose the pin.
+// removePredecessors removes all other members that have the name or the address of a joining node.
+// If one of them is pinned as a non-voter, the joining node is pinned first, so that an interrupted
+// attempt does not lose the pin.
 func (m *Membership) removePredecessors(ctx context.Context, request JoinRequest) error {
 	for _, server := range m.env.Servers() {
 		if !request.replaces(server) {
@@ -121,13 +134,17 @@ func (m *Membership) removePredecessors(ctx context.Context, request JoinRequest
 	return nil
 }
 
-// replaces reports whether a member must be removed before the node is added: it has another id, and the node's name or address.
+// replaces reports whether a member must be removed before the node is added: it has another id,
+// and the node's name or address.
 func (r *JoinRequest) replaces(server raft.Server) bool {
-	return server.ID != r.ID && (server.Address == r.Address || peer.NodeName(server.ID) == peer.NodeName(r.ID))
+	return server.ID != r.ID &&
+		(server.Address == r.Address || peer.NodeName(server.ID) == peer.NodeName(r.ID))
 }
 
 // updateAddress gives a member another address.
-func (m *Membership) updateAddress(ctx context.Context, server raft.Server, address raft.ServerAddress) error {
+func (m *Membership) updateAddress(ctx context.Context, server raft.Server,
+	address raft.ServerAddress,
+) error {
 	m.env.Log.Info("a member has moved", "id", server.ID, "from", server.Address, "to", address)
 	if server.Suffrage == raft.Voter {
 		return m.await(ctx, m.env.Raft.AddVoter(server.ID, address, 0, requestTimeout(ctx)))
@@ -135,8 +152,8 @@ func (m *Membership) updateAddress(ctx context.Context, server raft.Server, addr
 	return m.await(ctx, m.env.Raft.AddNonvoter(server.ID, address, 0, requestTimeout(ctx)))
 }
 
-// UpdateOwnAddress changes this leader's address in raft's configuration, if it differs. If another membership change is under way, it does nothing: the leader
-// maintenance loop calls it again.
+// UpdateOwnAddress changes this leader's address in raft's configuration, if it differs. If another
+// membership change is under way, it does nothing: the leader maintenance loop calls it again.
 func (m *Membership) UpdateOwnAddress(ctx context.Context) {
 	server, member := peer.Find(m.env.Servers(), m.env.Self.ID)
 	if !m.env.Serving() || !member || server.Address == m.env.Self.Address {
@@ -151,9 +168,10 @@ func (m *Membership) UpdateOwnAddress(ctx context.Context) {
 	}
 }
 
-// removePredecessor removes the member that has the name or the address of a joining node: two ids must not share a name, and raft refuses two ids at one
-// address. It fails if the remaining voters would have no live majority. It also fails if that member runs, even if it answers with an error or refuses
-// the connection. A member whose TLS handshake fails counts as one that does not run.
+// removePredecessor removes the member that has the name or the address of a joining node: two ids
+// must not share a name, and raft refuses two ids at one address. It fails if the remaining voters
+// would have no live majority. It also fails if that member runs, even if it answers with an error
+// or refuses the connection. A member whose TLS handshake fails counts as one that does not run.
 func (m *Membership) removePredecessor(ctx context.Context, predecessor raft.Server) error {
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	_, err := peer.AskTerm(probing, m.env.Client, predecessor)
@@ -162,8 +180,10 @@ func (m *Membership) removePredecessor(ctx context.Context, predecessor raft.Ser
 		return fmt.Errorf("%w: the predecessor was not asked: %w", peer.ErrNotDone, err)
 	}
 	if errors.Is(err, peer.ErrRejected) || !errors.Is(err, peer.ErrUnreachable) {
-		return fmt.Errorf("%w: %s runs at %s: two nodes of one name", peer.ErrRefused, predecessor.ID, predecessor.Address)
+		return fmt.Errorf("%w: %s runs at %s: two nodes of one name", peer.ErrRefused,
+			predecessor.ID, predecessor.Address)
 	}
-	m.env.Log.Warn("removing the predecessor of a joining node", "id", predecessor.ID, "address", predecessor.Address)
+	m.env.Log.Warn("removing the predecessor of a joining node", "id", predecessor.ID, "address",
+		predecessor.Address)
 	return m.remove(ctx, predecessor)
 }

@@ -23,8 +23,10 @@ type Raft interface {
 	LastIndex() uint64
 	CommitIndex() uint64
 	GetConfiguration() raft.ConfigurationFuture
-	AddVoter(id raft.ServerID, address raft.ServerAddress, previous uint64, timeout time.Duration) raft.IndexFuture
-	AddNonvoter(id raft.ServerID, address raft.ServerAddress, previous uint64, timeout time.Duration) raft.IndexFuture
+	AddVoter(id raft.ServerID, address raft.ServerAddress, previous uint64,
+		timeout time.Duration) raft.IndexFuture
+	AddNonvoter(id raft.ServerID, address raft.ServerAddress, previous uint64,
+		timeout time.Duration) raft.IndexFuture
 	DemoteVoter(id raft.ServerID, previous uint64, timeout time.Duration) raft.IndexFuture
 	RemoveServer(id raft.ServerID, previous uint64, timeout time.Duration) raft.IndexFuture
 	LeadershipTransferToServer(id raft.ServerID, address raft.ServerAddress) raft.Future
@@ -43,7 +45,8 @@ type Environment struct {
 	OwnStatus func() peer.Status
 	// Serving reports whether this member leads, and takes commands.
 	Serving func() bool
-	// Confirm returns nil when this member was the leader of its term at some moment after the call.
+	// Confirm returns nil when this member was the leader of its term at some moment after the
+	// call.
 	Confirm func(ctx context.Context) error
 	// CallLeader calls the leader that this member knows.
 	CallLeader func(ctx context.Context, method peer.Method, request []byte) ([]byte, error)
@@ -53,12 +56,14 @@ type Environment struct {
 	Version func() uint32
 	// Pinned reports whether an operator has pinned a member as a non-voter.
 	Pinned func(id raft.ServerID) bool
-	// Go runs a function in a goroutine that the member waits for when it closes. It returns false, and does not run it, while the member closes.
+	// Go runs a function in a goroutine that the member waits for when it closes. It returns false,
+	// and does not run it, while the member closes.
 	Go  func(func()) bool
 	Log *slog.Logger
 }
 
-// Membership changes who is a member, who votes and who leads. All methods are safe for concurrent use.
+// Membership changes who is a member, who votes and who leads. All methods are safe for concurrent
+// use.
 type Membership struct {
 	env        Environment
 	changeLock *semaphore.Weighted // of size 1: a mutex whose Lock a context can end
@@ -70,11 +75,12 @@ func New(env Environment) *Membership {
 	return &Membership{env: env, changeLock: semaphore.NewWeighted(1)}
 }
 
-// Until Unlock, this node starts no other membership change, no restore, and no increase of the log version. If the context ends first, the error
-// wraps peer.ErrNotDone.
+// Until Unlock, this node starts no other membership change, no restore, and no increase of the log
+// version. If the context ends first, the error wraps peer.ErrNotDone.
 func (m *Membership) Lock(ctx context.Context) error {
 	if err := m.changeLock.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("%w: another change of the cluster is under way: %w", peer.ErrNotDone, err)
+		return fmt.Errorf("%w: another change of the cluster is under way: %w", peer.ErrNotDone,
+			err)
 	}
 	return nil
 }

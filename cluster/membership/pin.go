@@ -11,16 +11,19 @@ import (
 	"holdfast/fsm"
 )
 
-// pinFirst pins a member before the change that needs the pin. undo removes the pin again, unless the member was pinned before. If undo fails, the pin stays: it
-// has no effect on a voter, nor on an id that is no member. After an error of pinFirst the change must not be requested.
+// pinFirst pins a member before the change that needs the pin. undo removes the pin again, unless
+// the member was pinned before. If undo fails, the pin stays: it has no effect on a voter, nor on
+// an id that is no member. After an error of pinFirst the change must not be requested.
 func (m *Membership) pinFirst(ctx context.Context, id raft.ServerID) (undo func(), err error) {
 	if m.env.Pinned(id) {
 		return func() {}, nil
 	}
 	err = m.setPinned(ctx, id, true)
 	switch {
-	case err != nil && (errors.Is(err, peer.ErrOutcomeUnknown) || errors.Is(err, ctx.Err())) && m.isVoter(id):
-		// The pin may still be applied, and has no effect on a voter. The change is not requested, so it is not done.
+	case err != nil && (errors.Is(err, peer.ErrOutcomeUnknown) || errors.Is(err, ctx.Err())) &&
+		m.isVoter(id):
+		// The pin may still be applied, and has no effect on a voter. The change is not requested,
+		// so it is not done.
 		return nil, fmt.Errorf("pin %s as a non-voter: %w: %v", id, peer.ErrNotDone, err)
 	case err != nil:
 		return nil, err
@@ -45,7 +48,8 @@ func (m *Membership) setPinned(ctx context.Context, id raft.ServerID, pinned boo
 	return err
 }
 
-// isPinnedNonVoter reports whether a member's pin has an effect. A voter is pinned only if its demotion has failed.
+// isPinnedNonVoter reports whether a member's pin has an effect. A voter is pinned only if its
+// demotion has failed.
 func (m *Membership) isPinnedNonVoter(server raft.Server) bool {
 	return server.Suffrage != raft.Voter && m.env.Pinned(server.ID)
 }

@@ -12,7 +12,8 @@ import (
 // Offer is what a node wants the settings of the cluster to be.
 type Offer struct {
 	Settings fsm.Settings
-	// KeepPolicy leaves the authorization policy in force as it is. Settings.Policy is then ignored. It is true for a node without a policy file.
+	// KeepPolicy leaves the authorization policy in force as it is. Settings.Policy is then
+	// ignored. It is true for a node without a policy file.
 	KeepPolicy bool
 }
 
@@ -22,13 +23,16 @@ func (o *Offer) command() fsm.Command {
 	return fsm.Command{Kind: fsm.KindConfigure, Settings: &settings, KeepPolicy: o.KeepPolicy}
 }
 
-// encode returns the request of MethodOffer: a log entry that has the offer's Configure command, and the set of changed parts as its Number.
+// encode returns the request of MethodOffer: a log entry that has the offer's Configure command,
+// and the set of changed parts as its Number.
 func (o *Offer) encode(changed parts) []byte {
-	return fsm.AppendEntry(nil, &fsm.Entry{Number: uint64(changed), Commands: []fsm.Command{o.command()}})
+	return fsm.AppendEntry(nil,
+		&fsm.Entry{Number: uint64(changed), Commands: []fsm.Command{o.command()}})
 }
 
-// parts is a set of parts of the settings. An offer replaces only the parts in its set. But a Configure command always carries all settings. So the leader,
-// and not the member that offers, fills in the other parts: a member that is catching up would bring back older settings.
+// parts is a set of parts of the settings. An offer replaces only the parts in its set. But a
+// Configure command always carries all settings. So the leader, and not the member that offers,
+// fills in the other parts: a member that is catching up would bring back older settings.
 type parts uint64
 
 const (
@@ -36,14 +40,16 @@ const (
 	mirrorsPart                    // the mirrors
 	settingsPart                   // all settings but the policy and the mirrors
 	allParts           = policyPart | mirrorsPart | settingsPart
-	// whole stands for no set: all settings are replaced, and the policy unless the offer keeps it, without a merge.
+	// whole stands for no set: all settings are replaced, and the policy unless the offer keeps it,
+	// without a merge.
 	whole parts = 0
 )
 
 // has reports whether the set has at least one of these parts.
 func (p parts) has(some parts) bool { return p&some != 0 }
 
-// mergedWith returns an offer that has the settings in force, with the changed parts replaced by those of o.
+// mergedWith returns an offer that has the settings in force, with the changed parts replaced by
+// those of o.
 func (o *Offer) mergedWith(inForce fsm.Settings, changed parts) *Offer {
 	if changed == whole {
 		return o
@@ -91,10 +97,12 @@ func differences(here, inForce *fsm.Settings) (list []string) {
 		{"watch.notificationExpiry (ms)", here.NotificationExpiry, inForce.NotificationExpiry},
 	} {
 		if setting.here != setting.inForce {
-			list = append(list, fmt.Sprintf("%s: here %v, in force %v", setting.name, setting.here, setting.inForce))
+			list = append(list, fmt.Sprintf("%s: here %v, in force %v", setting.name, setting.here,
+				setting.inForce))
 		}
 	}
-	if !reflect.DeepEqual(here.Mirrors, inForce.Mirrors) && len(here.Mirrors)+len(inForce.Mirrors) > 0 {
+	if !reflect.DeepEqual(here.Mirrors, inForce.Mirrors) && len(here.Mirrors)+
+		len(inForce.Mirrors) > 0 {
 		list = append(list, "mirrors")
 	}
 	if here.Policy != nil && inForce.Policy == nil {
@@ -103,9 +111,9 @@ func differences(here, inForce *fsm.Settings) (list []string) {
 	return list
 }
 
-// fingerprint has hashes of an offer's parts, by which a node knows what it offered last. They are of the
-// encoded settings, which leave out what is zero: a new setting must be zero by default, or else all
-// nodes of a new build make an offer.
+// fingerprint has hashes of an offer's parts, by which a node knows what it offered last. They are
+// of the encoded settings, which leave out what is zero: a new setting must be zero by default, or
+// else all nodes of a new build make an offer.
 type fingerprint struct{ settings, policy, mirrors [sha256.Size]byte }
 
 func (o *Offer) fingerprint() (f fingerprint) {
@@ -119,12 +127,16 @@ func (o *Offer) fingerprint() (f fingerprint) {
 		policy.Settings.Policy = nil
 	}
 	mirrors := Offer{Settings: fsm.Settings{Mirrors: o.Settings.Mirrors}}
-	f.settings, f.policy, f.mirrors = sha256.Sum256(settings.encode(whole)), sha256.Sum256(policy.encode(whole)), sha256.Sum256(mirrors.encode(whole))
+	f.settings, f.policy, f.mirrors = sha256.Sum256(settings.encode(whole)),
+		sha256.Sum256(policy.encode(whole)), sha256.Sum256(mirrors.encode(whole))
 	return f
 }
 
 // bytes returns the encoding for the Store: the hashes of the settings, the policy and the mirrors.
-func (f *fingerprint) bytes() []byte { return slices.Concat(f.settings[:], f.policy[:], f.mirrors[:]) }
+func (f *fingerprint) bytes() []byte {
+	return slices.Concat(f.settings[:], f.policy[:],
+		f.mirrors[:])
+}
 
 // readFingerprint decodes what bytes returned. ok is false for data of any other length.
 func readFingerprint(data []byte) (f fingerprint, ok bool) {

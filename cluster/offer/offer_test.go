@@ -18,8 +18,8 @@ import (
 	"holdfast/internal/policy"
 )
 
-// fake is the Environment of one member's Offerer, which offers the member's settings to the cluster. Settings that it executes are in force on this
-// member at once.
+// fake is the Environment of one member's Offerer, which offers the member's settings to the
+// cluster. Settings that it executes are in force on this member at once.
 type fake struct {
 	remembered []byte // the member's last offer, as it is stored
 	inForce    *fsm.Settings
@@ -93,7 +93,8 @@ func mustOffer(t *testing.T, o *Offerer) {
 	}
 }
 
-// A member that offers the same again changes nothing: another one may have changed the settings since.
+// A member that offers the same again changes nothing: another one may have changed the settings
+// since.
 func TestOfferIsMadeOnce(t *testing.T) {
 	f := &fake{serving: true}
 	mustOffer(t, New(withKeys(5), f.env()))
@@ -108,12 +109,14 @@ func TestOfferIsMadeOnce(t *testing.T) {
 	restarted.Set(withKeys(9))
 	mustOffer(t, restarted)
 	if f.inForce.Limits.Keys != 9 || len(f.executed) != 2 {
-		t.Errorf("after a change: %d keys are in force after %d offers", f.inForce.Limits.Keys, len(f.executed))
+		t.Errorf("after a change: %d keys are in force after %d offers", f.inForce.Limits.Keys,
+			len(f.executed))
 	}
 }
 
-// † limits.totalBytes: auto is by the member with the least memory: it falls as soon as such a member is there, and rises
-// when every member is known to have more. The leader leaves a number that an operator has set.
+// † limits.totalBytes: auto is by the member with the least memory: it falls as soon as such a
+// member is there, and rises when every member is known to have more. The leader leaves a number
+// that an operator has set.
 func TestAutoTotalBytesFollowsTheLeastMemory(t *testing.T) {
 	auto := withKeys(5)
 	auto.Settings.TotalBytesAuto, auto.Settings.Limits.TotalBytes = true, 0
@@ -124,13 +127,20 @@ func TestAutoTotalBytesFollowsTheLeastMemory(t *testing.T) {
 		memory int64
 		all    bool
 		want   int64
-	}{{1000, true, 1000}, {300, false, 300}, {900, false, 300}, {900, true, 900}, {200, true, 200}} {
+	}{
+		{1000, true, 1000},
+		{300, false, 300},
+		{900, false, 300},
+		{900, true, 900},
+		{200, true, 200},
+	} {
 		f.memory, f.knowsAll = step.memory, step.all
 		if err := o.followMemory(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := f.inForce.Limits.TotalBytes; got != step.want || !f.inForce.TotalBytesAuto {
-			t.Fatalf("least memory %d, all known %t: %d is in force, want %d", step.memory, step.all, got, step.want)
+			t.Fatalf("least memory %d, all known %t: %d is in force, want %d", step.memory,
+				step.all, got, step.want)
 		}
 	}
 	f.memory, f.knowsAll = 5000, false // the member with the least memory is away
@@ -168,7 +178,8 @@ func TestAutoTotalBytesFollowsTheLeastMemory(t *testing.T) {
 	}
 }
 
-// A member that remembers no offer is new, or has lost its disk. It leaves the settings in force as they are.
+// A member that remembers no offer is new, or has lost its disk. It leaves the settings in force as
+// they are.
 func TestMemberWithoutAMemoryChangesNothing(t *testing.T) {
 	other := fsm.DefaultSettings()
 	other.Limits.Keys = 7
@@ -179,7 +190,8 @@ func TestMemberWithoutAMemoryChangesNothing(t *testing.T) {
 	}
 }
 
-// A change of the policy alone brings back no older settings, and a change of the settings no older policy.
+// A change of the policy alone brings back no older settings, and a change of the settings no older
+// policy.
 func TestOnlyWhatChangedIsOffered(t *testing.T) {
 	compiled, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"*"}}})
 	if err != nil {
@@ -217,12 +229,14 @@ func TestRemovedPolicyFileIsNoProposal(t *testing.T) {
 	withPolicy.Settings.Policy, keepsPolicy.KeepPolicy = compiled, true
 	f := &fake{serving: true, inForce: &withPolicy.Settings, remembered: memoryOf(withPolicy)}
 	mustOffer(t, New(keepsPolicy, f.env()))
-	if len(f.executed) != 0 || f.inForce.Policy != compiled || !bytes.Equal(f.remembered, memoryOf(keepsPolicy)) {
+	if len(f.executed) != 0 || f.inForce.Policy != compiled ||
+		!bytes.Equal(f.remembered, memoryOf(keepsPolicy)) {
 		t.Errorf("%d proposals, policy %v", len(f.executed), f.inForce.Policy)
 	}
 }
 
-// A member that does not lead gives its offer to the leader, and takes that of another member only where it leads.
+// A member that does not lead gives its offer to the leader, and takes that of another member only
+// where it leads.
 func TestOfferGoesByWayOfTheLeader(t *testing.T) {
 	inForce := withKeys(4).Settings
 	f := &fake{inForce: &inForce, remembered: memoryOf(withKeys(4))}
@@ -231,17 +245,20 @@ func TestOfferGoesByWayOfTheLeader(t *testing.T) {
 	if f.passedOn != 1 {
 		t.Errorf("%d offers are given to the leader", f.passedOn)
 	}
-	if err := New(wanted, f.env()).Handle(t.Context(), wanted.encode(whole)); !errors.Is(err, peer.ErrNotLeader) {
+	if err := New(wanted, f.env()).Handle(t.Context(), wanted.encode(whole)); !errors.Is(err,
+		peer.ErrNotLeader) {
 		t.Errorf("at a member that does not lead: %v", err)
 	}
 	f.serving = true
-	if err := New(wanted, f.env()).Handle(t.Context(), wanted.encode(whole)); err != nil || f.inForce.Limits.Keys != 5 {
+	if err := New(wanted, f.env()).Handle(t.Context(), wanted.encode(whole)); err != nil ||
+		f.inForce.Limits.Keys != 5 {
 		t.Errorf("at the leader: %v, %+v", err, f.inForce)
 	}
 	other := fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindAdvance}}})
 	for _, request := range [][]byte{other, []byte("x"), wanted.encode(allParts + 1)} {
 		t.Run(fmt.Sprintf("%q", request), func(t *testing.T) {
-			if err := New(wanted, f.env()).Handle(t.Context(), request); !errors.Is(err, peer.ErrRefused) {
+			if err := New(wanted, f.env()).Handle(t.Context(), request); !errors.Is(err,
+				peer.ErrRefused) {
 				t.Errorf("%q is no offer: %v", request, err)
 			}
 		})
@@ -255,12 +272,17 @@ func withMirrors(keys int64, mirrors ...fsm.Mirror) Offer {
 	return offer
 }
 
-// Mirrors that are added, changed and removed on a node that does not lead are each offered to the leader.
+// Mirrors that are added, changed and removed on a node that does not lead are each offered to the
+// leader.
 func TestFollowersMirrorsAreOfferedToTheLeader(t *testing.T) {
 	f := &fake{serving: true}
 	mustOffer(t, New(withKeys(5), f.env()))
 	f.serving = false
-	for i, mirrors := range [][]fsm.Mirror{{{Keys: "a*", Topic: "a/"}}, {{Keys: "b*", Topic: "a/"}}, nil} {
+	for i, mirrors := range [][]fsm.Mirror{
+		{{Keys: "a*", Topic: "a/"}},
+		{{Keys: "b*", Topic: "a/"}},
+		nil,
+	} {
 		mustOffer(t, New(withMirrors(5, mirrors...), f.env()))
 		if f.passedOn != i+1 {
 			t.Errorf("%d mirrors: %d offers were passed on, want %d", len(mirrors), f.passedOn, i+1)
@@ -268,7 +290,8 @@ func TestFollowersMirrorsAreOfferedToTheLeader(t *testing.T) {
 	}
 }
 
-// A member that is catching up has older settings in its state. Its offer changes one part of the cluster's settings, and brings back no older ones.
+// A member that is catching up has older settings in its state. Its offer changes one part of the
+// cluster's settings, and brings back no older ones.
 func TestMemberThatIsBehindBringsBackNoSettings(t *testing.T) {
 	compiled, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"*"}}})
 	if err != nil {
@@ -280,7 +303,10 @@ func TestMemberThatIsBehindBringsBackNoSettings(t *testing.T) {
 		wanted Offer
 		added  func(fsm.Settings) bool
 	}{
-		"mirrors":  {withMirrors(7, fsm.Mirror{Keys: "*", Topic: "all/"}), func(s fsm.Settings) bool { return len(s.Mirrors) == 1 }},
+		"mirrors": {
+			withMirrors(7, fsm.Mirror{Keys: "*", Topic: "all/"}),
+			func(s fsm.Settings) bool { return len(s.Mirrors) == 1 },
+		},
 		"a policy": {shut, func(s fsm.Settings) bool { return s.Policy != nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -295,7 +321,8 @@ func TestMemberThatIsBehindBringsBackNoSettings(t *testing.T) {
 	}
 }
 
-// If a node changes its limits per client from none to some, they replace the limits that another node has set.
+// If a node changes its limits per client from none to some, they replace the limits that another
+// node has set.
 func TestClientLimitsChangedFromNoneComeIntoForce(t *testing.T) {
 	withLimits := func(limit int64) Offer {
 		o := withKeys(5)
@@ -358,8 +385,12 @@ func TestDifferencesNameTheSettings(t *testing.T) {
 	if got := differences(&here, &inForce); len(got) != 0 {
 		t.Errorf("equal settings: %q", got)
 	}
-	here.Limits.TotalBytes, here.WatchTTL, here.Mirrors = 1<<20, 5, []fsm.Mirror{{Keys: "*", Topic: "m/"}}
-	want := []string{"limits.totalBytes: here 1048576, in force 1073741824", "watch.ttl (ms): here 5, in force 0", "mirrors"}
+	here.Limits.TotalBytes, here.WatchTTL, here.Mirrors = 1<<20, 5,
+		[]fsm.Mirror{{Keys: "*", Topic: "m/"}}
+	want := []string{
+		"limits.totalBytes: here 1048576, in force 1073741824",
+		"watch.ttl (ms): here 5, in force 0", "mirrors",
+	}
 	if got := differences(&here, &inForce); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

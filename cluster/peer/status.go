@@ -13,32 +13,40 @@ import (
 
 // Status is what a member says of itself.
 type Status struct {
-	ID        raft.ServerID      `json:"id"`
-	Address   raft.ServerAddress `json:"address"`
-	HasState  bool               `json:"hasState"` // it belongs, or has belonged, to a cluster
-	State     string             `json:"state"`    // leader, follower, candidate, shutdown, or joining (in no cluster yet)
-	Leader    raft.ServerID      `json:"leader,omitempty"`
-	Servers   []raft.Server      `json:"servers,omitempty"`
-	Term      uint64             `json:"term"`      // raft's current term
-	LastIndex uint64             `json:"lastIndex"` // index of the last log entry
-	LastTerm  uint64             `json:"lastTerm"`  // term of the last log entry
-	Commit    uint64             `json:"commitIndex"`
-	Applied   uint64             `json:"appliedIndex"`
-	Contact   time.Duration      `json:"lastContact"` // since the last contact with the leader (raft's LastContact); 0 on the leader, negative for never
-	Version   uint32             `json:"version"`     // the newest log version that its build can apply
-	BrokerUp  bool               `json:"brokerUp"`
-	DiskLow   bool               `json:"diskLow"`
-	// AutoTotalBytes is what limits.totalBytes: auto is by this member's memory, in bytes; 0 is unknown.
+	ID       raft.ServerID      `json:"id"`
+	Address  raft.ServerAddress `json:"address"`
+	HasState bool               `json:"hasState"` // it belongs, or has belonged, to a cluster
+	// leader, follower, candidate, shutdown, or joining (in no cluster yet)
+	State     string        `json:"state"`
+	Leader    raft.ServerID `json:"leader,omitempty"`
+	Servers   []raft.Server `json:"servers,omitempty"`
+	Term      uint64        `json:"term"`      // raft's current term
+	LastIndex uint64        `json:"lastIndex"` // index of the last log entry
+	LastTerm  uint64        `json:"lastTerm"`  // term of the last log entry
+	Commit    uint64        `json:"commitIndex"`
+	Applied   uint64        `json:"appliedIndex"`
+	// since the last contact with the leader (raft's LastContact); 0 on the leader, negative for
+	// never
+	Contact time.Duration `json:"lastContact"`
+	// the newest log version that its build can apply
+	Version  uint32 `json:"version"`
+	BrokerUp bool   `json:"brokerUp"`
+	DiskLow  bool   `json:"diskLow"`
+	// AutoTotalBytes is what limits.totalBytes: auto is by this member's memory, in bytes; 0 is
+	// unknown.
 	AutoTotalBytes int64 `json:"autoTotalBytes,omitempty"`
-	// Question stands for the latest question, 0 unless this member's broker has acknowledged it, and Place
-	// is where the broker is in the list of addresses. The leader says in Heard whether it gets the
-	// questions of the others, and in Alone that more voters are at another broker than at its own.
+	// Question stands for the latest question, 0 unless this member's broker has acknowledged it,
+	// and Place is where the broker is in the list of addresses. The leader says in Heard whether
+	// it gets the questions of the others, and in Alone that more voters are at another broker than
+	// at its own.
 	Question uint64                    `json:"question,omitempty"`
 	Place    int                       `json:"place,omitempty"`
 	Heard    map[raft.ServerID]Hearing `json:"heard,omitempty"`
 	Alone    bool                      `json:"alone,omitempty"`
-	Wall     int64                     `json:"wall"` // its wall clock, milliseconds since the Unix epoch
-	// Acknowledged has, for each other member, the highest commit index that it reported to this process: see Statuses.Acknowledged.
+	// its wall clock, milliseconds since the Unix epoch
+	Wall int64 `json:"wall"`
+	// Acknowledged has, for each other member, the highest commit index that it reported to this
+	// process: see Statuses.Acknowledged.
 	Acknowledged map[raft.ServerID]uint64 `json:"acknowledged,omitempty"`
 }
 
@@ -67,8 +75,9 @@ func AskStatus(ctx context.Context, client Client, member raft.Server) (Status, 
 
 var errAnswer = errors.New("an answer that cannot be read")
 
-// EncodeTerm returns the response to MethodTerm: raft's current term, and the member's wall clock in milliseconds since the Unix epoch. The caller must
-// read the term after the request arrived. Nothing reads the wall clock any more; it stays for builds that do.
+// EncodeTerm returns the response to MethodTerm: raft's current term, and the member's wall clock
+// in milliseconds since the Unix epoch. The caller must read the term after the request arrived.
+// Nothing reads the wall clock any more; it stays for builds that do.
 func EncodeTerm(term uint64, wall int64) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, term), uint64(wall))
 }

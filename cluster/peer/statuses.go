@@ -8,10 +8,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// PollInterval is the interval and the timeout of the regular status poll. A member that is behind (see IsBehind) polls four times as often.
+// PollInterval is the interval and the timeout of the regular status poll. A member that is behind
+// (see IsBehind) polls four times as often.
 const PollInterval = time.Second
 
-// Statuses is what a member knows of the others from the last poll whose answers were given to Keep. It is safe for concurrent use.
+// Statuses is what a member knows of the others from the last poll whose answers were given to
+// Keep. It is safe for concurrent use.
 type Statuses struct {
 	self      raft.ServerID
 	client    Client
@@ -20,11 +22,14 @@ type Statuses struct {
 
 	mu       sync.Mutex
 	answered map[raft.ServerID]Answer // answers to the poll that was kept last
-	// acknowledged are the highest commit indexes that members have reported. A member has its entries up to there on its disk.
+	// acknowledged are the highest commit indexes that members have reported. A member has its
+	// entries up to there on its disk.
 	acknowledged map[raft.ServerID]uint64
 
-	polled        bool          // Keep was called
-	caughtUp      bool          // at the last comparison this member had applied what the leader had applied at the comparison before
+	polled bool // Keep was called
+	// at the last comparison this member had applied what the leader had applied at the comparison
+	// before
+	caughtUp      bool
 	leaderApplied uint64        // applied index of the leader at the last comparison
 	comparedAt    time.Duration // monotonic time of the last comparison
 }
@@ -32,17 +37,22 @@ type Statuses struct {
 // Answer is what a member answered to a poll.
 type Answer struct {
 	Status
-	// ClockBase is the member's wall clock at this process's monotonic time 0, in milliseconds since the Unix epoch.
+	// ClockBase is the member's wall clock at this process's monotonic time 0, in milliseconds
+	// since the Unix epoch.
 	ClockBase int64
 }
 
-// NewStatuses returns the statuses of the other members, as the member self keeps them. servers returns the latest configuration that self knows.
-// monotonic returns the time since any fixed moment.
-func NewStatuses(self raft.ServerID, client Client, servers func() []raft.Server, monotonic func() time.Duration) *Statuses {
+// NewStatuses returns the statuses of the other members, as the member self keeps them. servers
+// returns the latest configuration that self knows. monotonic returns the time since any fixed
+// moment.
+func NewStatuses(self raft.ServerID, client Client, servers func() []raft.Server,
+	monotonic func() time.Duration,
+) *Statuses {
 	return &Statuses{self: self, client: client, servers: servers, monotonic: monotonic}
 }
 
-// Poll asks all other members at once, and returns the answers that arrived in time. It does not store them: see Keep.
+// Poll asks all other members at once, and returns the answers that arrived in time. It does not
+// store them: see Keep.
 func (s *Statuses) Poll(ctx context.Context, timeout time.Duration) map[raft.ServerID]Answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -57,7 +67,8 @@ func (s *Statuses) Poll(ctx context.Context, timeout time.Duration) map[raft.Ser
 				return
 			}
 			now := s.monotonic()
-			travel := (now - asked) / 2 // about how long the answer was under way: the member read its clock that long ago
+			// about how long the answer was under way: the member read its clock that long ago
+			travel := (now - asked) / 2
 			mu.Lock()
 			defer mu.Unlock()
 			answered[server.ID] = Answer{status, status.Wall + (travel - now).Milliseconds()}
@@ -67,9 +78,11 @@ func (s *Statuses) Poll(ctx context.Context, timeout time.Duration) map[raft.Ser
 	return answered
 }
 
-// Keep stores the answers of a poll, and returns those that it stored before. The caller must not change the map any more. first says that this is the
-// first call.
-func (s *Statuses) Keep(answered map[raft.ServerID]Answer) (before map[raft.ServerID]Answer, first bool) {
+// Keep stores the answers of a poll, and returns those that it stored before. The caller must not
+// change the map any more. first says that this is the first call.
+func (s *Statuses) Keep(answered map[raft.ServerID]Answer) (before map[raft.ServerID]Answer,
+	first bool,
+) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	acknowledged := make(map[raft.ServerID]uint64) // without those that are no members any more
@@ -84,22 +97,26 @@ func (s *Statuses) Keep(answered map[raft.ServerID]Answer) (before map[raft.Serv
 	return before, first
 }
 
-// Acknowledged returns, for each other member, the highest commit index that it has reported to this process. The member has had
-// its entries up to there on its disk, and none of them is ever deleted but by compaction. If its log ends before that now, its data
-// was put back to an older copy. The caller must not change the map.
+// Acknowledged returns, for each other member, the highest commit index that it has reported to
+// this process. The member has had its entries up to there on its disk, and none of them is ever
+// deleted but by compaction. If its log ends before that now, its data was put back to an older
+// copy. The caller must not change the map.
 func (s *Statuses) Acknowledged() map[raft.ServerID]uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.acknowledged
 }
 
-// CompareWithLeader records whether this member, whose applied index is given, has applied what the leader had applied at the last comparison. A comparison
-// that is more than maxComparisonAge ago does not count: this member then has to apply what the leader has applied now.
+// CompareWithLeader records whether this member, whose applied index is given, has applied what the
+// leader had applied at the last comparison. A comparison that is more than maxComparisonAge ago
+// does not count: this member then has to apply what the leader has applied now.
 func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.monotonic()
-	if leader == s.self { // so that, after its leadership, it is compared with this index, and not with what its successor has applied by then
+	if leader == s.self {
+		// so that, after its leadership, it is compared with this index, and not with what its
+		// successor has applied by then
 		s.leaderApplied, s.comparedAt = applied, now
 		return
 	}
@@ -118,8 +135,8 @@ func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
 // maxComparisonAge bounds the age of a comparison with the leader.
 const maxComparisonAge = 5 * PollInterval
 
-// IsBehind reports whether this member, at the last comparison with the leader, had not applied what the leader had applied at the comparison before. It
-// is true until the first comparison.
+// IsBehind reports whether this member, at the last comparison with the leader, had not applied
+// what the leader had applied at the comparison before. It is true until the first comparison.
 func (s *Statuses) IsBehind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,11 +152,12 @@ func (s *Statuses) Answering() int {
 
 // DiskSpace says which members are short of disk space, as this one knows.
 type DiskSpace struct {
-	Low []raft.ServerID // members that are; this one first, the others in the order of the configuration
+	// members that are; this one first, the others in the order of the configuration
+	Low []raft.ServerID
 	// OtherVoters is how many other voters answered the last poll, and have space.
 	OtherVoters int
-	// Refused says that less than a majority of the voters answers and has space, and that some member is short of it: what would make the
-	// state larger is refused.
+	// Refused says that less than a majority of the voters answers and has space, and that some
+	// member is short of it: what would make the state larger is refused.
 	Refused bool
 }
 
@@ -176,8 +194,8 @@ func (s *Statuses) DiskSpace(ownLow bool) (space DiskSpace) {
 	return space
 }
 
-// AutoTotalBytes returns the least limit on keys and values that a member's memory allows, as far as it is known;
-// own is this member's. all says that every member answered the last poll.
+// AutoTotalBytes returns the least limit on keys and values that a member's memory allows, as far
+// as it is known; own is this member's. all says that every member answered the last poll.
 func (s *Statuses) AutoTotalBytes(own int64) (least int64, all bool) {
 	least, all = own, true
 	for _, server := range Others(s.servers(), s.self) {
@@ -200,8 +218,9 @@ func (s *Statuses) Of(id raft.ServerID) (Status, bool) {
 	return answer.Status, ok
 }
 
-// AgreedVersion returns the newest version of the log that every member can apply; own is this member's version. If a member did not answer the last poll,
-// it returns the version in force. The result is never older than the version in force.
+// AgreedVersion returns the newest version of the log that every member can apply; own is this
+// member's version. If a member did not answer the last poll, it returns the version in force. The
+// result is never older than the version in force.
 func (s *Statuses) AgreedVersion(own, inForce uint32) uint32 {
 	inForce = max(inForce, 1)
 	lowest := own

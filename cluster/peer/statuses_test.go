@@ -14,7 +14,9 @@ import (
 // statusClient answers with the status that is kept for an address.
 type statusClient map[raft.ServerAddress]Status
 
-func (c statusClient) Call(_ context.Context, member raft.Server, method Method, _ []byte) ([]byte, error) {
+func (c statusClient) Call(_ context.Context, member raft.Server, method Method, _ []byte) ([]byte,
+	error,
+) {
 	status, ok := c[member.Address]
 	if !ok || method != MethodPeerStatus {
 		return nil, ErrUnreachable
@@ -24,16 +26,24 @@ func (c statusClient) Call(_ context.Context, member raft.Server, method Method,
 
 // members returns n1, n2 and n3, whose addresses are their ids.
 func members() []raft.Server {
-	return []raft.Server{{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2"}, {ID: "n3", Address: "n3"}}
+	return []raft.Server{
+		{ID: "n1", Address: "n1"},
+		{ID: "n2", Address: "n2"},
+		{ID: "n3", Address: "n3"},
+	}
 }
 
-// newStatuses returns the statuses that n1 keeps. The monotonic clock of n1 stands at 4 s, so a ClockBase is the Wall of a status minus 4,000 ms.
+// newStatuses returns the statuses that n1 keeps. The monotonic clock of n1 stands at 4 s, so a
+// ClockBase is the Wall of a status minus 4,000 ms.
 func newStatuses(client Client) *Statuses {
 	return NewStatuses("n1", client, members, func() time.Duration { return 4 * time.Second })
 }
 
 func TestPollKeepsOnlyAnswersOfTheMemberThatWasAsked(t *testing.T) {
-	s := newStatuses(statusClient{"n1": {ID: "n1"}, "n2": {ID: "n2", Wall: 10_000}, "n3": {ID: "another"}})
+	s := newStatuses(statusClient{
+		"n1": {ID: "n1"}, "n2": {ID: "n2", Wall: 10_000},
+		"n3": {ID: "another"},
+	})
 	answered := s.Poll(t.Context(), time.Minute)
 	if len(answered) != 1 || answered["n2"].ClockBase != 6_000 {
 		t.Errorf("answered: %+v", answered)
@@ -45,24 +55,28 @@ func TestKeepReturnsThePollBefore(t *testing.T) {
 	if _, first := s.Keep(map[raft.ServerID]Answer{"n2": {Status: Status{DiskLow: true}}}); !first || s.Answering() != 2 {
 		t.Errorf("after the first poll: first %v, %d answer", first, s.Answering())
 	}
-	if space := s.DiskSpace(false); len(space.Low) != 1 || space.Low[0] != "n2" || space.OtherVoters != 0 {
+	if space := s.DiskSpace(false); len(space.Low) != 1 || space.Low[0] != "n2" ||
+		space.OtherVoters != 0 {
 		t.Errorf("after the first poll: %+v", space)
 	}
 	if before, first := s.Keep(nil); first || len(before) != 1 || s.Answering() != 1 {
-		t.Errorf("after the second poll: first %v, before %v, %d answer", first, before, s.Answering())
+		t.Errorf("after the second poll: first %v, before %v, %d answer", first, before,
+			s.Answering())
 	}
 }
 
-// A member is behind until it has applied what the leader had applied at the comparison before. A member that has led is compared with its own last applied
-// index, and a comparison that is too old does not count.
+// A member is behind until it has applied what the leader had applied at the comparison before. A
+// member that has led is compared with its own last applied index, and a comparison that is too old
+// does not count.
 func TestMemberIsBehindUntilItReachesTheLeadersIndex(t *testing.T) {
 	const leads = "this member leads for a minute"
 	const pause = "after an hour without a comparison, as much as the leader had before"
 	var now time.Duration
 	s := NewStatuses("n1", nil, members, func() time.Duration { return now })
 	steps := []struct {
-		name            string
-		leader, applied uint64 // applied indexes of the leader (0: it does not answer) and of this member
+		name string
+		// applied indexes of the leader (0: it does not answer) and of this member
+		leader, applied uint64
 		behind          bool
 	}{
 		{"no leader yet", 0, 50, true},
@@ -128,7 +142,10 @@ func TestAgreedVersionIsWhatEveryMemberCanApply(t *testing.T) {
 }
 
 func TestErrorsKeepTheirKindOnTheWay(t *testing.T) {
-	for _, kind := range []error{ErrNotLeader, ErrNotDone, ErrOutcomeUnknown, ErrRefused, ErrUnreachable} {
+	for _, kind := range []error{
+		ErrNotLeader, ErrNotDone, ErrOutcomeUnknown, ErrRefused,
+		ErrUnreachable,
+	} {
 		t.Run(kind.Error(), func(t *testing.T) {
 			sent := fmt.Errorf("while changing: %w", kind)
 			got := DecodeError(EncodeError(sent))
@@ -142,7 +159,8 @@ func TestErrorsKeepTheirKindOnTheWay(t *testing.T) {
 	}
 }
 
-// The name of a node is the part of its raft id before the last dot. Names with numbers at the end are ordered by the numbers.
+// The name of a node is the part of its raft id before the last dot. Names with numbers at the end
+// are ordered by the numbers.
 func TestNodeNamesAreOrderedByTheirNumbers(t *testing.T) {
 	for id, want := range map[raft.ServerID]string{"n1.0f": "n1", "a.b.0f": "a.b", "n1": "n1"} {
 		t.Run(string(id), func(t *testing.T) {
@@ -151,14 +169,18 @@ func TestNodeNamesAreOrderedByTheirNumbers(t *testing.T) {
 			}
 		})
 	}
-	for address, want := range map[raft.ServerAddress]string{"host:1": "host", "[::1]:1": "::1", "host": "host"} {
+	for address, want := range map[raft.ServerAddress]string{
+		"host:1": "host", "[::1]:1": "::1",
+		"host": "host",
+	} {
 		t.Run(string(address), func(t *testing.T) {
 			if got := HostOf(address); got != want {
 				t.Errorf("HostOf(%q) is %q", address, got)
 			}
 		})
 	}
-	if CompareNames("n2", "n10") >= 0 || CompareNames("n2", "n2") != 0 || CompareNames("n3", "n2") <= 0 {
+	if CompareNames("n2", "n10") >= 0 || CompareNames("n2", "n2") != 0 ||
+		CompareNames("n3", "n2") <= 0 {
 		t.Error("names are not in the order of their numbers")
 	}
 }

@@ -11,11 +11,13 @@ const keptItems = 4096
 
 func (f *fifo[T]) len() int { return len(f.items) - f.head }
 
-// at returns a pointer to item i, where item 0 is the first queued one. The pointer is valid until the next push or drop.
+// at returns a pointer to item i, where item 0 is the first queued one. The pointer is valid until
+// the next push or drop.
 func (f *fifo[T]) at(i int) *T { return &f.items[f.head+i] }
 
 func (f *fifo[T]) push(item T) {
-	if len(f.items) == cap(f.items) && f.head > len(f.items)/2 { // moves fewer items than were dropped: O(1) amortized
+	if len(f.items) == cap(f.items) && f.head > len(f.items)/2 {
+		// moves fewer items than were dropped: O(1) amortized
 		left := copy(f.items, f.items[f.head:])
 		clear(f.items[left:])
 		f.items, f.head = f.items[:left], 0

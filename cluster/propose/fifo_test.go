@@ -6,7 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Items are dropped in the order in which they were pushed, however much of its slice the queue keeps.
+// Items are dropped in the order in which they were pushed, however much of its slice the queue
+// keeps.
 func TestQueueKeepsItsOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var queue fifo[int]

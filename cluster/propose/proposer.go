@@ -17,21 +17,24 @@ import (
 // proposal is a command on its way into the log.
 type proposal struct {
 	command fsm.Command
-	tag     any           // the caller's value; exactly once, Applied returns it or Failed is called with it
-	queued  time.Duration // when the command was queued, relative to Leadership.StartMonotonic
+	// the caller's value; exactly once, Applied returns it or Failed is called with it
+	tag    any
+	queued time.Duration // when the command was queued, relative to Leadership.StartMonotonic
 }
 
 func (p *proposal) size() int {
 	const overhead = 128
 	c := &p.command
-	size := overhead + len(c.Key) + len(c.Value) + len(c.Expected) + len(c.Principal.ClientID) + len(c.Principal.Username) +
+	size := overhead + len(c.Key) + len(c.Value) + len(c.Expected) + len(c.Principal.ClientID) +
+		len(c.Principal.Username) +
 		len(c.Timestamp.NodeID) + len(c.Token.NodeID) + len(c.ExpectedVersion.NodeID)
 	for i := range c.Principal.Attributes {
 		size += len(c.Principal.Attributes[i].Name) + len(c.Principal.Attributes[i].Value)
 	}
 	for i := range c.Operations {
 		operation := &c.Operations[i]
-		size += overhead + len(operation.Key) + len(operation.Value) + len(operation.Expected) + len(operation.ExpectedVersion.NodeID)
+		size += overhead + len(operation.Key) + len(operation.Value) + len(operation.Expected) +
+			len(operation.ExpectedVersion.NodeID)
 	}
 	for i := range c.Rejected {
 		size += overhead + len(c.Rejected[i].ClientID)
@@ -49,16 +52,20 @@ type inFlightEntry struct {
 
 // Config bounds a Proposer. All fields are positive.
 type Config struct {
-	// BatchBytes and BatchCommands bound one log entry; a single command that is larger, or has more operations, goes alone.
-	BatchBytes    int
-	BatchCommands int // most commands in one entry, at least 1; each operation of a transaction counts
+	// BatchBytes and BatchCommands bound one log entry; a single command that is larger, or has
+	// more operations, goes alone.
+	BatchBytes int
+	// most commands in one entry, at least 1; each operation of a transaction counts
+	BatchCommands int
 	// InFlight is how many entries may be proposed and not yet applied.
 	InFlight int
-	// MinPipelined is the least number of queued commands for which another entry is proposed while one is in flight. A transaction counts as one command.
-	// With 1, no command waits for an entry in flight.
+	// MinPipelined is the least number of queued commands for which another entry is proposed while
+	// one is in flight. A transaction counts as one command. With 1, no command waits for an entry
+	// in flight.
 	MinPipelined int
-	// ProposalAge bounds how long a write with an id waits to be proposed. A write that waited longer is refused: it may be a copy of an earlier request. The
-	// dedup table may have forgotten that request's outcome by then, and the write would take effect twice.
+	// ProposalAge bounds how long a write with an id waits to be proposed. A write that waited
+	// longer is refused: it may be a copy of an earlier request. The dedup table may have forgotten
+	// that request's outcome by then, and the write would take effect twice.
 	ProposalAge time.Duration
 }
 
@@ -75,7 +82,8 @@ const (
 
 // Environment has the functions that a Proposer calls. They are safe for concurrent use.
 type Environment struct {
-	// Submit gives an entry to raft and does not wait for its result. The future's response is an *fsm.EntryOutcome, or an error.
+	// Submit gives an entry to raft and does not wait for its result. The future's response is an
+	// *fsm.EntryOutcome, or an error.
 	Submit func(data []byte) raft.ApplyFuture
 	// Status returns the status of this member's state machine.
 	Status func() fsm.Status
@@ -92,16 +100,18 @@ type Environment struct {
 	Log      *slog.Logger
 }
 
-// Leadership is a raft leadership of this node: its term, and two clocks' readings at its start. It begins with an entry of its own in the log, the
-// LeaderStart.
+// Leadership is a raft leadership of this node: its term, and two clocks' readings at its start. It
+// begins with an entry of its own in the log, the LeaderStart.
 type Leadership struct {
-	Term             uint64        // raft term of the leadership
-	StartMonotonic   time.Duration // monotonic time shortly after the LeaderStart was applied, never before
-	StartClusterTime int64         // cluster time when the LeaderStart was applied, in milliseconds
+	Term uint64 // raft term of the leadership
+	// monotonic time shortly after the LeaderStart was applied, never before
+	StartMonotonic   time.Duration
+	StartClusterTime int64 // cluster time when the LeaderStart was applied, in milliseconds
 }
 
-// Proposer makes log entries of queued commands (group commit). While an entry is being replicated, commands for the next one gather. It belongs to one
-// leadership, and only it stamps entries with the term, a number and the clocks. Run is called once. All methods are safe for concurrent use.
+// Proposer makes log entries of queued commands (group commit). While an entry is being replicated,
+// commands for the next one gather. It belongs to one leadership, and only it stamps entries with
+// the term, a number and the clocks. Run is called once. All methods are safe for concurrent use.
 type Proposer struct {
 	config           Config
 	env              Environment
@@ -117,14 +127,16 @@ type Proposer struct {
 	unapplied []*inFlightEntry // proposed entries that are not applied, in order
 	wake      chan struct{}    // wakes Run; has room for one signal
 
-	// published is the delivery watermark of this leadership, 0 at first: the log index up to which no reply or notification is outstanding. The watermark of
-	// an earlier leadership is not taken over, because this one may publish the same outputs again.
+	// published is the delivery watermark of this leadership, 0 at first: the log index up to which
+	// no reply or notification is outstanding. The watermark of an earlier leadership is not taken
+	// over, because this one may publish the same outputs again.
 	published      atomic.Uint64
 	watermarkMoved atomic.Bool // SetPublished has woken Run since the last entry or tick check
-	// horizon is how long after the start of this leadership, in nanoseconds, the newest known horizon was (fsm.Entry.HorizonAge);
-	// 0 while none is known.
-	horizon         atomic.Int64
-	number          uint64        // number of the last entry; only Run's goroutine uses this field and those below
+	// horizon is how long after the start of this leadership, in nanoseconds, the newest known
+	// horizon was (fsm.Entry.HorizonAge); 0 while none is known.
+	horizon atomic.Int64
+	// number of the last entry; only Run's goroutine uses this field and those below
+	number          uint64
 	lastClusterTime int64         // cluster time in the last entry
 	lastProposed    time.Duration // since startMonotonic, when the last entry was proposed
 	lastWatermark   uint64        // delivery watermark in the last entry
@@ -133,13 +145,15 @@ type Proposer struct {
 // New returns a proposer for a leadership. It proposes nothing until Run is called.
 func New(config Config, env Environment, l Leadership) *Proposer {
 	return &Proposer{
-		config: config, env: env, term: l.Term, startMonotonic: l.StartMonotonic, startClusterTime: l.StartClusterTime, lastClusterTime: l.StartClusterTime,
-		slots: make(chan struct{}, config.InFlight), unresolved: make(chan *inFlightEntry, config.InFlight), wake: make(chan struct{}, 1),
+		config: config, env: env, term: l.Term, startMonotonic: l.StartMonotonic,
+		startClusterTime: l.StartClusterTime, lastClusterTime: l.StartClusterTime,
+		slots:      make(chan struct{}, config.InFlight),
+		unresolved: make(chan *inFlightEntry, config.InFlight), wake: make(chan struct{}, 1),
 	}
 }
 
-// Add queues a command, and returns false if the leadership has ended. The caller calls Flush after the last command of a burst: Add itself wakes Run only when
-// BatchCommands are queued.
+// Add queues a command, and returns false if the leadership has ended. The caller calls Flush after
+// the last command of a burst: Add itself wakes Run only when BatchCommands are queued.
 func (p *Proposer) Add(command fsm.Command, tag any) bool {
 	now := p.elapsed()
 	p.mu.Lock()
@@ -148,13 +162,15 @@ func (p *Proposer) Add(command fsm.Command, tag any) bool {
 		return false
 	}
 	p.queue.push(proposal{command, tag, now})
-	if p.queue.len() == p.config.BatchCommands { // to wake Run earlier would split a burst into two entries
+	if p.queue.len() == p.config.BatchCommands {
+		// to wake Run earlier would split a burst into two entries
 		p.poke()
 	}
 	return true
 }
 
-// Flush wakes Run, which proposes the queued commands at once, or when no entry is in flight any more (see nextBatch).
+// Flush wakes Run, which proposes the queued commands at once, or when no entry is in flight any
+// more (see nextBatch).
 func (p *Proposer) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,7 +186,8 @@ func (p *Proposer) poke() {
 	}
 }
 
-// Run proposes until the context ends or an entry fails. It calls Failed for each command that was not applied, and returns the reason.
+// Run proposes until the context ends or an entry fails. It calls Failed for each command that was
+// not applied, and returns the reason.
 func (p *Proposer) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -219,8 +236,8 @@ func (p *Proposer) proposeAll(ctx context.Context) {
 	}
 }
 
-// next waits for commands and returns a batch. The batch is empty if a tick (an entry without commands) is due. next returns false when the context has
-// ended.
+// next waits for commands and returns a batch. The batch is empty if a tick (an entry without
+// commands) is due. next returns false when the context has ended.
 func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, []any, bool) {
 	for ctx.Err() == nil {
 		commands, tags, hold := p.nextBatch()
@@ -244,10 +261,11 @@ func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, 
 	return nil, nil, false
 }
 
-// nextBatch removes the next batch from the queue. It removes none, and returns hold, while an entry is in flight and fewer than MinPipelined commands are
-// queued: each entry costs syncs and a round trip, whatever its size, so a few commands wait, as with Nagle's algorithm. Writes with an id
-// that waited for longer than ProposalAge are replaced by their silent refusals: commands after which the
-// requests cannot take effect any more.
+// nextBatch removes the next batch from the queue. It removes none, and returns hold, while an
+// entry is in flight and fewer than MinPipelined commands are queued: each entry costs syncs and a
+// round trip, whatever its size, so a few commands wait, as with Nagle's algorithm. Writes with an
+// id that waited for longer than ProposalAge are replaced by their silent refusals: commands after
+// which the requests cannot take effect any more.
 func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, hold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -298,7 +316,8 @@ func (p *Proposer) propose(commands []fsm.Command, tags []any) (*inFlightEntry, 
 	}
 	flight := &inFlightEntry{number: entry.Number, tags: tags}
 	p.mu.Lock()
-	p.number, p.lastProposed, p.lastClusterTime, p.lastWatermark = entry.Number, elapsed, p.startClusterTime+entry.Elapsed, entry.Published
+	p.number, p.lastProposed, p.lastClusterTime, p.lastWatermark = entry.Number, elapsed,
+		p.startClusterTime+entry.Elapsed, entry.Published
 	p.unapplied = append(p.unapplied, flight)
 	p.mu.Unlock()
 
@@ -309,12 +328,14 @@ func (p *Proposer) propose(commands []fsm.Command, tags []any) (*inFlightEntry, 
 
 func (p *Proposer) elapsed() time.Duration { return p.env.Monotonic() - p.startMonotonic }
 
-// Applied marks the entry of an outcome as applied and returns its tags, or nil if it is not the oldest entry in flight of
-// this leadership. It is called for each entry that is applied, with the state locked.
+// Applied marks the entry of an outcome as applied and returns its tags, or nil if it is not the
+// oldest entry in flight of this leadership. It is called for each entry that is applied, with the
+// state locked.
 func (p *Proposer) Applied(outcome *fsm.EntryOutcome) []any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if outcome.Skipped || outcome.Term != p.term || len(p.unapplied) == 0 || p.unapplied[0].number != outcome.Number {
+	if outcome.Skipped || outcome.Term != p.term || len(p.unapplied) == 0 ||
+		p.unapplied[0].number != outcome.Number {
 		return nil
 	}
 	flight := p.unapplied[0]
@@ -336,28 +357,34 @@ func (p *Proposer) SetPublished(index uint64) {
 	}
 }
 
-// SetHorizon moves the horizon to an age ago. An older one has no effect. No entry is written for it: the next one carries it.
+// SetHorizon moves the horizon to an age ago. An older one has no effect. No entry is written for
+// it: the next one carries it.
 func (p *Proposer) SetHorizon(age time.Duration) {
 	at := int64(p.elapsed() - age)
-	for old := p.horizon.Load(); at > old && !p.horizon.CompareAndSwap(old, at); old = p.horizon.Load() {
+	for old := p.horizon.Load(); at > old &&
+		!p.horizon.CompareAndSwap(old, at); old = p.horizon.Load() {
 	}
 }
 
 // HorizonAge returns how long ago, by cluster time, the horizon in the state was.
 func (p *Proposer) HorizonAge() time.Duration {
 	status := p.env.Status()
-	return time.Duration(status.LeaderStartTime+p.elapsed().Milliseconds()-status.Horizon) * time.Millisecond
+	return time.Duration(status.LeaderStartTime+
+		p.elapsed().Milliseconds()-status.Horizon) * time.Millisecond
 }
 
-// awaitResults waits for the result of each entry in flight, in order. The first failure ends this leadership's proposals. If the failed entry is never applied,
-// the state machine skips all later entries of this leadership, because their numbers have a gap. If it is applied after all, they may be applied, too.
+// awaitResults waits for the result of each entry in flight, in order. The first failure ends this
+// leadership's proposals. If the failed entry is never applied, the state machine skips all later
+// entries of this leadership, because their numbers have a gap. If it is applied after all, they
+// may be applied, too.
 func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 	for flight := range p.unresolved {
 		err := flight.future.Error()
 		p.mu.Lock()
 		applied := flight.applied
 		if !applied {
-			// Its tags go to Failed below. So Applied must not return them, even if the entry is applied later.
+			// Its tags go to Failed below. So Applied must not return them, even if the entry is
+			// applied later.
 			for i, other := range p.unapplied {
 				if other == flight {
 					p.unapplied = append(p.unapplied[:i:i], p.unapplied[i+1:]...)
@@ -393,8 +420,9 @@ func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 	}
 }
 
-// untilTick returns the time until an entry without commands (a tick) is due. A tick is due at the next key's expiry, one second after the last entry
-// while something waits for cluster time, and 200 ms after the last entry if the delivery watermark has moved since.
+// untilTick returns the time until an entry without commands (a tick) is due. A tick is due at the
+// next key's expiry, one second after the last entry while something waits for cluster time, and
+// 200 ms after the last entry if the delivery watermark has moved since.
 func (p *Proposer) untilTick() time.Duration {
 	const (
 		idle           = time.Second
@@ -409,15 +437,16 @@ func (p *Proposer) untilTick() time.Duration {
 		wait = p.lastProposed + idle - elapsed
 	}
 	if p.published.Load() <= p.lastWatermark {
-		// The last entry carries the latest watermark, but SetPublished may have set the flag after propose cleared it. While the flag is set, SetPublished
-		// does not wake this goroutine.
+		// The last entry carries the latest watermark, but SetPublished may have set the flag after
+		// propose cleared it. While the flag is set, SetPublished does not wake this goroutine.
 		p.watermarkMoved.Store(false)
 	}
 	if p.published.Load() > p.lastWatermark {
 		wait = min(wait, p.lastProposed+watermarkDelay-elapsed)
 	}
 	if status.HasDeadline && (status.NextDeadline > p.lastClusterTime || len(p.unapplied) == 0) {
-		deadline := time.Duration(min(status.NextDeadline-status.LeaderStartTime, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+		deadline := time.Duration(min(status.NextDeadline-status.LeaderStartTime,
+			math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 		wait = min(wait, deadline-elapsed)
 	}
 	return wait

@@ -20,14 +20,20 @@ import (
 
 // † Only three errors of raft's Apply say that a command was not done.
 func TestOnlyThreeErrorsOfApplyMeanNotDone(t *testing.T) {
-	for _, err := range []error{raft.ErrNotLeader, raft.ErrEnqueueTimeout, raft.ErrLeadershipTransferInProgress, nil} {
+	for _, err := range []error{
+		raft.ErrNotLeader, raft.ErrEnqueueTimeout,
+		raft.ErrLeadershipTransferInProgress, nil,
+	} {
 		t.Run(fmt.Sprint(err), func(t *testing.T) {
 			if OutcomeUnknown(err) {
 				t.Errorf("%v", err)
 			}
 		})
 	}
-	for _, err := range []error{raft.ErrLeadershipLost, raft.ErrRaftShutdown, raft.ErrAbortedByRestore, errors.New("disk"), context.Canceled} {
+	for _, err := range []error{
+		raft.ErrLeadershipLost, raft.ErrRaftShutdown,
+		raft.ErrAbortedByRestore, errors.New("disk"), context.Canceled,
+	} {
 		t.Run(err.Error(), func(t *testing.T) {
 			if !OutcomeUnknown(err) {
 				t.Errorf("%v", err)
@@ -42,9 +48,15 @@ func TestProposalSizeCountsEverything(t *testing.T) {
 	p := proposal{command: fsm.Command{
 		Kind: fsm.KindSet, Key: []byte(big), Value: []byte(big), Expected: []byte(big),
 		Timestamp: hlc.Timestamp{NodeID: big}, Token: hlc.Timestamp{NodeID: big},
-		Principal:  policy.Principal{ClientID: big, Username: big, Attributes: []policy.Attribute{{Name: big, Value: big}}},
-		Rejected:   []fsm.Rejection{{ClientID: big}},
-		Operations: []fsm.Command{{Kind: fsm.KindSet, Key: []byte(big), Value: []byte(big), Expected: []byte(big), ExpectedVersion: hlc.Timestamp{NodeID: big}}},
+		Principal: policy.Principal{
+			ClientID: big, Username: big,
+			Attributes: []policy.Attribute{{Name: big, Value: big}},
+		},
+		Rejected: []fsm.Rejection{{ClientID: big}},
+		Operations: []fsm.Command{{
+			Kind: fsm.KindSet, Key: []byte(big), Value: []byte(big),
+			Expected: []byte(big), ExpectedVersion: hlc.Timestamp{NodeID: big},
+		}},
 	}}
 	encoded := len(fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{p.command}}))
 	if size := p.size(); size < encoded-200 || size > encoded+1000 {
@@ -52,7 +64,8 @@ func TestProposalSizeCountsEverything(t *testing.T) {
 	}
 }
 
-// Each operation of a transaction counts towards the commands of an entry: all of them are executed at once. A larger transaction goes alone.
+// Each operation of a transaction counts towards the commands of an entry: all of them are executed
+// at once. A larger transaction goes alone.
 func TestOperationsCountTowardsABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := testConfig()
@@ -65,7 +78,10 @@ func TestOperationsCountTowardsABatch(t *testing.T) {
 			}
 			return c
 		}
-		for _, command := range []fsm.Command{set(), transaction(60), transaction(39), set(), transaction(101), set()} {
+		for _, command := range []fsm.Command{
+			set(), transaction(60), transaction(39), set(),
+			transaction(101), set(),
+		} {
 			if !f.proposer.Add(command, nil) {
 				t.Fatal("not taken up")
 			}
@@ -101,7 +117,8 @@ func (e *entry) Response() any {
 
 func (e *entry) Index() uint64 { return e.outcome.Index }
 
-// fakeRaft is what a proposer uses: raft, which here only records the entries, and the state machine.
+// fakeRaft is what a proposer uses: raft, which here only records the entries, and the state
+// machine.
 type fakeRaft struct {
 	t        *testing.T
 	proposer *Proposer
@@ -120,7 +137,8 @@ func (f *fakeRaft) submit(data []byte) raft.ApplyFuture {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	outcome := &fsm.EntryOutcome{Term: decoded.Term, Number: decoded.Number, Index: decoded.Number}
-	f.entries = append(f.entries, &entry{decoded: *decoded, outcome: outcome, done: make(chan struct{})})
+	f.entries = append(f.entries,
+		&entry{decoded: *decoded, outcome: outcome, done: make(chan struct{})})
 	return f.entries[len(f.entries)-1]
 }
 
@@ -136,7 +154,8 @@ func (f *fakeRaft) failedTags() []any {
 	return f.failed
 }
 
-// submitted waits until all goroutines are blocked, and returns the entries that were submitted so far.
+// submitted waits until all goroutines are blocked, and returns the entries that were submitted so
+// far.
 func (f *fakeRaft) submitted() []*entry {
 	synctest.Wait()
 	f.mu.Lock()
@@ -151,30 +170,35 @@ func (f *fakeRaft) commit(e *entry) (tags []any) {
 	return tags
 }
 
-// start runs a proposer in a leadership that begins now. It ends with the context, or when the test calls stop, which commits all that is under way.
+// start runs a proposer in a leadership that begins now. It ends with the context, or when the test
+// calls stop, which commits all that is under way.
 func start(t *testing.T, config Config) (f *fakeRaft, stop func() error) {
 	t.Helper()
 	return startWith(t, config, func() int64 { return time.Now().UnixMilli() })
 }
 
-// startWith is start with a given cluster clock. For each entry, the proposer reads the clock before the delivery watermark.
+// startWith is start with a given cluster clock. For each entry, the proposer reads the clock
+// before the delivery watermark.
 func startWith(t *testing.T, config Config, wall func() int64) (f *fakeRaft, stop func() error) {
 	t.Helper()
 	f = &fakeRaft{t: t}
 	began := time.Now()
 	f.proposer = New(config, Environment{
-		Submit: f.submit, Status: f.Status, Monotonic: func() time.Duration { return time.Since(began) }, ClusterClock: wall,
+		Submit: f.submit, Status: f.Status,
+		Monotonic: func() time.Duration { return time.Since(began) }, ClusterClock: wall,
 		Failed: func(tag any, _ Failure) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.failed = append(f.failed, tag)
 		},
-		StorageLow: func() bool { return false }, Proposed: func(int, int) {}, Log: slog.New(slog.DiscardHandler),
+		StorageLow: func() bool { return false }, Proposed: func(int, int) {},
+		Log: slog.New(slog.DiscardHandler),
 	}, Leadership{Term: 3})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- f.proposer.Run(ctx) }()
-	synctest.Wait() // until Run waits for a Flush: otherwise it could propose a part of the first commands
+	// until Run waits for a Flush: otherwise it could propose a part of the first commands
+	synctest.Wait()
 	return f, func() error {
 		cancel(errStopped)
 		for _, e := range f.submitted() {
@@ -191,10 +215,18 @@ func startWith(t *testing.T, config Config, wall func() int64) (f *fakeRaft, sto
 var errStopped = errors.New("the leadership ended")
 
 func testConfig() Config {
-	return Config{BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, MinPipelined: 32, ProposalAge: 5 * time.Second}
+	return Config{
+		BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, MinPipelined: 32,
+		ProposalAge: 5 * time.Second,
+	}
 }
 
-func set() fsm.Command { return fsm.Command{Kind: fsm.KindSet, Key: []byte("k"), Value: []byte("v")} }
+func set() fsm.Command {
+	return fsm.Command{
+		Kind: fsm.KindSet, Key: []byte("k"),
+		Value: []byte("v"),
+	}
+}
 
 func (f *fakeRaft) propose(count int) {
 	for i := range count {
@@ -205,7 +237,8 @@ func (f *fakeRaft) propose(count int) {
 	f.proposer.Flush()
 }
 
-// While an entry is in flight, fewer than MinPipelined queued commands wait for it. As many or more get another entry at once, up to InFlight entries.
+// While an entry is in flight, fewer than MinPipelined queued commands wait for it. As many or more
+// get another entry at once, up to InFlight entries.
 func TestFewCommandsWaitForTheEntryInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := start(t, testConfig())
@@ -267,7 +300,8 @@ func TestTagsComeBackWithTheirEntry(t *testing.T) {
 	}
 }
 
-// An idle leader writes nothing while nothing in the state waits for time to pass. A delivery watermark that has moved is in the log within 200 ms.
+// An idle leader writes nothing while nothing in the state waits for time to pass. A delivery
+// watermark that has moved is in the log within 200 ms.
 func TestIdleLeaderWritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := start(t, testConfig())
@@ -281,14 +315,16 @@ func TestIdleLeaderWritesNothing(t *testing.T) {
 		f.proposer.SetPublished(5) // it never moves back
 		time.Sleep(200 * time.Millisecond)
 		entries := f.submitted()
-		if len(entries) != 2 || entries[1].decoded.Published != 7 || len(entries[1].decoded.Commands) != 0 {
+		if len(entries) != 2 || entries[1].decoded.Published != 7 ||
+			len(entries[1].decoded.Commands) != 0 {
 			t.Errorf("%d entries, the last one %+v", len(entries), entries[len(entries)-1].decoded)
 		}
 		_ = stop() // why it ends is shown elsewhere
 	})
 }
 
-// While something in the state waits for cluster time, an idle leader submits an entry without commands once a second, which moves cluster time.
+// While something in the state waits for cluster time, an idle leader submits an entry without
+// commands once a second, which moves cluster time.
 func TestTimePassesWhileAnythingWaitsForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := start(t, testConfig())
@@ -305,8 +341,8 @@ func TestTimePassesWhileAnythingWaitsForIt(t *testing.T) {
 	})
 }
 
-// The delivery watermark may move while an entry is stamped, and again after it. The first move is in the entry. The second is logged although no command
-// follows.
+// The delivery watermark may move while an entry is stamped, and again after it. The first move is
+// in the entry. The second is logged although no command follows.
 func TestMarkThatMovesAroundAnEntryGoesOutInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f *fakeRaft
@@ -333,10 +369,14 @@ func TestMarkThatMovesAroundAnEntryGoesOutInTime(t *testing.T) {
 	})
 }
 
-// A state machine that has halted, and one that skips an entry, end the leadership's proposals, each with its own reason.
+// A state machine that has halted, and one that skips an entry, end the leadership's proposals,
+// each with its own reason.
 func TestEntryWithoutAnOutcomeEndsProposalsWithItsReason(t *testing.T) {
 	halted := errors.New("halted")
-	for name, want := range map[string]error{"the state machine has halted": halted, "it skipped the entry": ErrSkipped} {
+	for name, want := range map[string]error{
+		"the state machine has halted": halted,
+		"it skipped the entry":         ErrSkipped,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, stop := start(t, testConfig())
@@ -360,13 +400,14 @@ func TestEntryWithoutAnOutcomeEndsProposalsWithItsReason(t *testing.T) {
 	}
 }
 
-// Each entry carries how long ago the newest horizon was. The age of the horizon in the state is measured
-// by cluster time.
+// Each entry carries how long ago the newest horizon was. The age of the horizon in the state is
+// measured by cluster time.
 func TestEntriesCarryTheHorizon(t *testing.T) {
 	now, status := time.Second, fsm.Status{LeaderStartTime: 5000, Horizon: 4000}
 	p := New(testConfig(), Environment{
 		Monotonic: func() time.Duration { return now }, Status: func() fsm.Status { return status },
-		StorageLow: func() bool { return false }, ClusterClock: func() int64 { return 1 }, Proposed: func(int, int) {},
+		StorageLow: func() bool { return false }, ClusterClock: func() int64 { return 1 },
+		Proposed: func(int, int) {},
 		Submit: func(data []byte) raft.ApplyFuture {
 			entry, err := fsm.DecodeEntry(data)
 			if err != nil {

@@ -90,7 +90,8 @@ func startFollower(t *testing.T, trailing uint64) *follower {
 	f := &follower{t: t, state: &state{terms: make(map[uint64]uint64)}}
 	store := raft.NewInmemStore()
 	f.entries = store
-	f.log = raftlog.NewCheckedLog(store, raftlog.Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
+	f.log = raftlog.NewCheckedLog(store,
+		raftlog.Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
 	snapshots, err := raftlog.NewSnapshotStore(raft.NewInmemSnapshotStore(), func(int64) {})
 	if err != nil {
 		t.Fatal(err)
@@ -100,8 +101,10 @@ func startFollower(t *testing.T, trailing uint64) *follower {
 	f.wire.Connect("n1", own)
 	own.Connect("n2", f.wire)
 	config := raft.DefaultConfig()
-	config.LocalID, config.TrailingLogs, config.NoLegacyTelemetry, config.Logger = "n1", trailing, true, hclog.NewNullLogger()
-	config.HeartbeatTimeout, config.ElectionTimeout, config.LeaderLeaseTimeout = time.Hour, time.Hour, time.Hour
+	config.LocalID, config.TrailingLogs, config.NoLegacyTelemetry, config.Logger = "n1", trailing,
+		true, hclog.NewNullLogger()
+	config.HeartbeatTimeout, config.ElectionTimeout, config.LeaderLeaseTimeout = time.Hour,
+		time.Hour, time.Hour
 	if err := raft.BootstrapCluster(config, f.log, store, snapshots, own, members()); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +124,10 @@ func startFollower(t *testing.T, trailing uint64) *follower {
 }
 
 func members() raft.Configuration {
-	return raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2"}}}
+	return raft.Configuration{Servers: []raft.Server{
+		{ID: "n1", Address: "n1"},
+		{ID: "n2", Address: "n2"},
+	}}
 }
 
 // beginSnapshot begins a snapshot that is written when finishSnapshot is called.
@@ -168,16 +174,22 @@ type leader struct {
 
 func (l *leader) last() uint64 { return uint64(len(l.terms) - 1) }
 
-var header = raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n2"), Addr: []byte("n2")}
+var header = raft.RPCHeader{
+	ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n2"),
+	Addr: []byte("n2"),
+}
 
-// replicate sends the next request that a raft leader would send: its snapshot, or entries up to an index. It reports whether the follower accepted the
-// request. With lost, the leader does not learn that it did.
+// replicate sends the next request that a raft leader would send: its snapshot, or entries up to an
+// index. It reports whether the follower accepted the request. With lost, the leader does not learn
+// that it did.
 func (l *leader) replicate(f *follower, upTo uint64, lost bool) bool {
 	f.t.Helper()
 	previous := l.next - 1
-	if l.next < l.first && previous != l.snapshot || previous > 0 && previous < l.first && previous != l.snapshot {
+	if l.next < l.first && previous != l.snapshot || previous > 0 && previous < l.first &&
+		previous != l.snapshot {
 		request := raft.InstallSnapshotRequest{
-			RPCHeader: header, SnapshotVersion: 1, Term: l.term, LastLogIndex: l.snapshot, LastLogTerm: l.terms[l.snapshot],
+			RPCHeader: header, SnapshotVersion: 1, Term: l.term, LastLogIndex: l.snapshot,
+			LastLogTerm:   l.terms[l.snapshot],
 			Configuration: raft.EncodeConfiguration(members()), ConfigurationIndex: 1, Size: 8,
 		}
 		var answer raft.InstallSnapshotResponse
@@ -190,9 +202,15 @@ func (l *leader) replicate(f *follower, upTo uint64, lost bool) bool {
 		}
 		return answer.Success
 	}
-	request := raft.AppendEntriesRequest{RPCHeader: header, Term: l.term, PrevLogEntry: previous, PrevLogTerm: l.terms[previous], LeaderCommitIndex: l.commit}
+	request := raft.AppendEntriesRequest{
+		RPCHeader: header, Term: l.term, PrevLogEntry: previous,
+		PrevLogTerm: l.terms[previous], LeaderCommitIndex: l.commit,
+	}
 	for index := l.next; index <= min(upTo, l.next+3); index++ {
-		entry := &raft.Log{Index: index, Term: l.terms[index], Type: raft.LogCommand, Data: fsm.AppendEntry(nil, &fsm.Entry{})}
+		entry := &raft.Log{
+			Index: index, Term: l.terms[index], Type: raft.LogCommand,
+			Data: fsm.AppendEntry(nil, &fsm.Entry{}),
+		}
 		if index == 1 {
 			entry.Type, entry.Data = raft.LogConfiguration, raft.EncodeConfiguration(members())
 		}
@@ -217,8 +235,10 @@ func (l *leader) compact(trailing uint64) {
 	l.first = max(l.first, l.snapshot+1-min(trailing, l.snapshot))
 }
 
-// In random orders, leaders change, acknowledgements are lost, logs are compacted, and snapshots are taken and received. The follower's state never goes
-// back, and it applies only committed entries. Each leader that stays until all its entries are committed brings the follower up to date.
+// In random orders, leaders change, acknowledgements are lost, logs are compacted, and snapshots
+// are taken and received. The follower's state never goes back, and it applies only committed
+// entries. Each leader that stays until all its entries are committed brings the follower up to
+// date.
 func TestFollowerTakesWhatALeaderSends(t *testing.T) {
 	seeds := uint64(3000)
 	if testing.Short() {
@@ -229,7 +249,10 @@ func TestFollowerTakesWhatALeaderSends(t *testing.T) {
 		f := startFollower(t, random.Uint64N(3))
 		committed := []uint64{0, 1} // terms, by index: the first is the configuration
 		for term := uint64(2); term < 12 && !t.Failed(); term++ {
-			l := &leader{term: term, terms: append([]uint64(nil), committed...), commit: uint64(len(committed) - 1), first: 1}
+			l := &leader{
+				term: term, terms: append([]uint64(nil), committed...),
+				commit: uint64(len(committed) - 1), first: 1,
+			}
 			l.next = l.last() + 1
 			if random.IntN(2) == 0 {
 				l.compact(random.Uint64N(3))
@@ -245,7 +268,8 @@ func TestFollowerTakesWhatALeaderSends(t *testing.T) {
 				case 3:
 					l.commit = min(l.last(), l.commit+random.Uint64N(4))
 				case 4:
-					l.next = max(1, l.next-min(l.next-1, random.Uint64N(10))) // raft's pipeline failed, and what it had acknowledged was lost
+					// raft's pipeline failed, and what it had acknowledged was lost
+					l.next = max(1, l.next-min(l.next-1, random.Uint64N(10)))
 				case 5, 6:
 					for range random.IntN(4) {
 						l.terms = append(l.terms, term)
@@ -266,7 +290,8 @@ func TestFollowerTakesWhatALeaderSends(t *testing.T) {
 				continue
 			}
 			f.finishSnapshot()
-			for attempts := 4 * (len(committed) + 4); l.next <= l.commit || !l.replicate(f, l.commit, false); attempts-- {
+			for attempts := 4 * (len(committed) + 4); l.next <= l.commit ||
+				!l.replicate(f, l.commit, false); attempts-- {
 				if l.replicate(f, l.commit, false); attempts == 0 {
 					t.Fatalf("seed %d: in term %d the follower does not take what comes behind %d of %d; log from %d, snapshot at %d", seed, term, l.next-1, l.commit, l.first, l.snapshot)
 				}
@@ -280,7 +305,8 @@ func TestFollowerTakesWhatALeaderSends(t *testing.T) {
 // reaches waits until the follower has applied an index.
 func (f *follower) reaches(seed, index uint64) {
 	f.t.Helper()
-	for deadline := time.Now().Add(patience); f.raft.AppliedIndex() < index; time.Sleep(100 * time.Microsecond) {
+	for deadline := time.Now().Add(patience); f.raft.AppliedIndex() < index; time.Sleep(
+		100 * time.Microsecond) {
 		if time.Now().After(deadline) {
 			f.t.Fatalf("seed %d: applied %d of %d", seed, f.raft.AppliedIndex(), index)
 		}
@@ -297,12 +323,14 @@ func (f *follower) check(seed uint64, committed []uint64) {
 	for index := uint64(1); index <= f.raft.CommitIndex(); index++ {
 		entry := &raft.Log{}
 		if err := f.entries.GetLog(index, entry); err == nil && entry.Term != committed[index] {
-			f.t.Errorf("seed %d: the log has another entry at %d than the one that is committed", seed, index)
+			f.t.Errorf("seed %d: the log has another entry at %d than the one that is committed",
+				seed, index)
 		}
 	}
 	for index, term := range f.state.terms {
 		if index >= uint64(len(committed)) || committed[index] != term {
-			f.t.Errorf("seed %d: another entry was applied at %d than the one that is committed", seed, index)
+			f.t.Errorf("seed %d: another entry was applied at %d than the one that is committed",
+				seed, index)
 		}
 	}
 }

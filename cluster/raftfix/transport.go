@@ -8,8 +8,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Transport wraps a raft.Transport and works around defects of raft: see the documentation of the package. It is safe for
-// concurrent use, except that Start and Close must not run at the same time.
+// Transport wraps a raft.Transport and works around defects of raft: see the documentation of the
+// package. It is safe for concurrent use, except that Start and Close must not run at the same
+// time.
 type Transport struct {
 	raft.Transport
 	log    Log
@@ -26,13 +27,18 @@ type Log interface {
 	GetLog(index uint64, log *raft.Log) error
 }
 
-// New returns a transport that wraps another one. That one must implement raft.WithPreVote, and Close closes it, too. log is raft's log. newest returns
-// the index and the term of the newest snapshot at or below an index; 0, 0 if there is none.
+// New returns a transport that wraps another one. That one must implement raft.WithPreVote, and
+// Close closes it, too. log is raft's log. newest returns the index and the term of the newest
+// snapshot at or below an index; 0, 0 if there is none.
 func New(over raft.Transport, log Log, newest func(upTo uint64) (index, term uint64)) *Transport {
-	return &Transport{Transport: over, log: log, newest: newest, requests: make(chan raft.RPC), stop: func() {}}
+	return &Transport{
+		Transport: over, log: log, newest: newest, requests: make(chan raft.RPC),
+		stop: func() {},
+	}
 }
 
-// Start begins to forward the requests of other members to raft, which has been started with this transport. It is called once.
+// Start begins to forward the requests of other members to raft, which has been started with this
+// transport. It is called once.
 func (t *Transport) Start(running *raft.Raft) {
 	t.raftNode.Store(running)
 	ctx, stop := context.WithCancel(context.Background())
@@ -41,8 +47,8 @@ func (t *Transport) Start(running *raft.Raft) {
 	t.receiver.Go(func() { t.receive(ctx, from) })
 }
 
-// FollowerSnapshot returns the index and the term of the newest applied snapshot. It returns 0, 0 before raft has started, on
-// the leader, and without a snapshot.
+// FollowerSnapshot returns the index and the term of the newest applied snapshot. It returns 0, 0
+// before raft has started, on the leader, and without a snapshot.
 func (t *Transport) FollowerSnapshot() (index, term uint64) {
 	running := t.raftNode.Load()
 	if running == nil || running.State() == raft.Leader {
@@ -65,20 +71,24 @@ func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	})
 }
 
-// passHeartbeat passes a heartbeat to raft if raft is a follower whose term is at least the heartbeat's. Otherwise it answers the heartbeat as not
-// successful.
+// passHeartbeat passes a heartbeat to raft if raft is a follower whose term is at least the
+// heartbeat's. Otherwise it answers the heartbeat as not successful.
 func passHeartbeat(rpc raft.RPC, state raft.RaftState, term uint64, handle func(raft.RPC)) {
-	if heartbeat, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && (state != raft.Follower || heartbeat.Term > term) {
+	if heartbeat, ok := rpc.Command.(*raft.AppendEntriesRequest); ok &&
+		(state != raft.Follower || heartbeat.Term > term) {
 		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: term}, nil)
 		return
 	}
 	handle(rpc)
 }
 
-// RequestVote implements raft.Transport. If the vote is refused, it repeats the request with the voter's own id as the candidate id: see the documentation
-// of the package.
-func (t *Transport) RequestVote(id raft.ServerID, target raft.ServerAddress, request *raft.RequestVoteRequest, response *raft.RequestVoteResponse) error {
-	if err := t.Transport.RequestVote(id, target, request, response); err != nil || response.Granted {
+// RequestVote implements raft.Transport. If the vote is refused, it repeats the request with the
+// voter's own id as the candidate id: see the documentation of the package.
+func (t *Transport) RequestVote(id raft.ServerID, target raft.ServerAddress,
+	request *raft.RequestVoteRequest, response *raft.RequestVoteResponse,
+) error {
+	if err := t.Transport.RequestVote(id, target, request, response); err != nil ||
+		response.Granted {
 		return err
 	}
 	retry, answer := *request, raft.RequestVoteResponse{}
@@ -90,9 +100,12 @@ func (t *Transport) RequestVote(id raft.ServerID, target raft.ServerAddress, req
 }
 
 // RequestPreVote implements raft.WithPreVote. It repeats a refused request as RequestVote does.
-func (t *Transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, request *raft.RequestPreVoteRequest, response *raft.RequestPreVoteResponse) error {
+func (t *Transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress,
+	request *raft.RequestPreVoteRequest, response *raft.RequestPreVoteResponse,
+) error {
 	transport := t.Transport.(raft.WithPreVote)
-	if err := transport.RequestPreVote(id, target, request, response); err != nil || response.Granted {
+	if err := transport.RequestPreVote(id, target, request, response); err != nil ||
+		response.Granted {
 		return err
 	}
 	retry, answer := *request, raft.RequestPreVoteResponse{}
@@ -103,7 +116,8 @@ func (t *Transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, 
 	return nil
 }
 
-// Abort closes all connections with other members and prevents new ones, if the transport beneath can.
+// Abort closes all connections with other members and prevents new ones, if the transport beneath
+// can.
 func (t *Transport) Abort() {
 	if aborter, ok := t.Transport.(interface{ Abort() }); ok {
 		aborter.Abort()
@@ -116,7 +130,9 @@ func (t *Transport) Close() (err error) {
 	if closer, ok := t.Transport.(raft.WithClose); ok {
 		err = closer.Close()
 	}
-	t.receiver.Wait() // last: until Close has ended the connections, the receiver may wait for the bytes of a snapshot
+	// last: until Close has ended the connections, the receiver may wait for the bytes of a
+	// snapshot
+	t.receiver.Wait()
 	return err
 }
 

@@ -6,8 +6,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A heartbeat (here of term 7) is passed to raft only if raft is a follower that knows its term. Raft handles it outside of its main goroutine. If it raised
-// the term there while the main goroutine counts votes, there could be two leaders of one term.
+// A heartbeat (here of term 7) is passed to raft only if raft is a follower that knows its term.
+// Raft handles it outside of its main goroutine. If it raised the term there while the main
+// goroutine counts votes, there could be two leaders of one term.
 func TestHeartbeatsNeverRaiseTheTerm(t *testing.T) {
 	for name, test := range map[string]struct {
 		state  raft.RaftState

@@ -17,16 +17,17 @@ import (
 	"holdfast/internal/durable"
 )
 
-// ErrTruncated says that a boltdb file is shorter than its own metadata says. The file was cut off. To
-// read it would end the process by SIGBUS.
-var ErrTruncated = errors.New("the boltdb file is cut off: if the members that are up are a majority " +
-	"without this one, empty the data folder, and this node joins anew; otherwise restore the folder")
+// ErrTruncated says that a boltdb file is shorter than its own metadata says. The file was cut off.
+// To read it would end the process by SIGBUS.
+var ErrTruncated = errors.New(
+	"the boltdb file is cut off: if the members that are up are a majority " +
+		"without this one, empty the data folder, and this node joins anew; otherwise restore the folder")
 
 // newSuffix ends the name of a boltdb file that is being created.
 const newSuffix = ".new"
 
-// openBolt opens a boltdb file. A new one gets its name when it is complete: bbolt itself would leave a
-// file without its last pages if the power fails while it is created.
+// openBolt opens a boltdb file. A new one gets its name when it is complete: bbolt itself would
+// leave a file without its last pages if the power fails while it is created.
 func openBolt(path string) (*raftboltdb.BoltStore, error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		if err := createBolt(path); err != nil {
@@ -67,8 +68,8 @@ func newBolt(path string) (*raftboltdb.BoltStore, error) {
 	return store, err
 }
 
-// checkBoltSize returns ErrTruncated if a boltdb file is shorter than one of its meta pages says. A meta
-// page that is damaged is for bbolt to find: it uses the other one.
+// checkBoltSize returns ErrTruncated if a boltdb file is shorter than one of its meta pages says. A
+// meta page that is damaged is for bbolt to find: it uses the other one.
 func checkBoltSize(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -80,7 +81,8 @@ func checkBoltSize(path string) error {
 		return err
 	}
 	pageSize := int64(os.Getpagesize())
-	if stat.Size() < 2*pageSize { // a new file gets its name when it is complete; bbolt would make an empty one a new one
+	if stat.Size() < 2*pageSize {
+		// a new file gets its name when it is complete; bbolt would make an empty one a new one
 		return fmt.Errorf("%w: it has %d bytes", ErrTruncated, stat.Size())
 	}
 	for page := range int64(2) {
@@ -89,15 +91,16 @@ func checkBoltSize(path string) error {
 			return err
 		}
 		if ok && used > uint64(stat.Size()/pageSize) {
-			return fmt.Errorf("%w: it has %d bytes, and %d pages of %d", ErrTruncated, stat.Size(), used, pageSize)
+			return fmt.Errorf("%w: it has %d bytes, and %d pages of %d", ErrTruncated, stat.Size(),
+				used, pageSize)
 		}
 	}
 	return nil
 }
 
-// boltPages returns how many pages a meta page says that its file has. ok is false if it is no meta page
-// of this machine's byte order and page size, or has a wrong checksum. The format is that of bbolt:
-// common.Meta, behind the 16 bytes of a page's header.
+// boltPages returns how many pages a meta page says that its file has. ok is false if it is no meta
+// page of this machine's byte order and page size, or has a wrong checksum. The format is that of
+// bbolt: common.Meta, behind the 16 bytes of a page's header.
 func boltPages(page io.ReaderAt) (used uint64, ok bool, err error) {
 	const header, magic, checked = 16, 0xED0CDAED, 56
 	var meta [header + 64]byte

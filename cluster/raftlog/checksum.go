@@ -10,8 +10,10 @@ import (
 	"holdfast/fsm"
 )
 
-// The checksum of an entry is in raft.Log.Extensions, a field that raft reserves for middleware and replicates. It has one byte for the version, then
-// the CRC-32C of the index, the term, the type and the data. All numbers are big-endian. An entry that is read without such a checksum is damaged.
+// The checksum of an entry is in raft.Log.Extensions, a field that raft reserves for middleware and
+// replicates. It has one byte for the version, then the CRC-32C of the index, the term, the type
+// and the data. All numbers are big-endian. An entry that is read without such a checksum is
+// damaged.
 const (
 	checksumVersion = 1
 	checksumLength  = 1 + crc32.Size
@@ -35,12 +37,13 @@ func addChecksum(log *raft.Log) {
 	}
 }
 
-// verifyLog returns an error that wraps fsm.ErrDamaged if an entry has no checksum, or a wrong one: that
-// of the raft entry or, for a command, that in its data.
+// verifyLog returns an error that wraps fsm.ErrDamaged if an entry has no checksum, or a wrong one:
+// that of the raft entry or, for a command, that in its data.
 func verifyLog(log *raft.Log) error {
 	switch {
 	case len(log.Extensions) != checksumLength || log.Extensions[0] != checksumVersion:
-		return fmt.Errorf("%w: raft log entry %d has no checksum of version %d", fsm.ErrDamaged, log.Index, checksumVersion)
+		return fmt.Errorf("%w: raft log entry %d has no checksum of version %d", fsm.ErrDamaged,
+			log.Index, checksumVersion)
 	case binary.BigEndian.Uint32(log.Extensions[1:]) != checksum(log):
 		return fmt.Errorf("%w: raft log entry %d has a wrong checksum", fsm.ErrDamaged, log.Index)
 	case log.Type != raft.LogCommand:

@@ -13,10 +13,12 @@ import (
 	"holdfast/internal/durable"
 )
 
-// ConvertLog converts a stopped node's log to the given kind, which must not be Auto. It copies the entries, the term and the vote, and removes the old
-// log when the copy is on the disk. If the node already has a log of the given kind, nothing is copied. The error is ErrTwoLogs if that log is older than
-// the other one; otherwise the other one is removed. ConvertLog may be called again after an interruption. converted is false, without an error, if there
-// is no log of the other kind.
+// ConvertLog converts a stopped node's log to the given kind, which must not be Auto. It copies the
+// entries, the term and the vote, and removes the old log when the copy is on the disk. If the node
+// already has a log of the given kind, nothing is copied. The error is ErrTwoLogs if that log is
+// older than the other one; otherwise the other one is removed. ConvertLog may be called again
+// after an interruption. converted is false, without an error, if there is no log of the other
+// kind.
 func ConvertLog(ctx context.Context, dataDir string, to Kind) (converted bool, err error) {
 	from := to.other()
 	if !from.exists(dataDir) {
@@ -65,7 +67,8 @@ func removeObsolete(dataDir string, from Kind) error {
 	return os.RemoveAll(from.path(dataDir) + removingSuffix)
 }
 
-// makeCopy copies src to a new log of the kind to. The new log appears at the path only when it is complete.
+// makeCopy copies src to a new log of the kind to. The new log appears at the path only when it is
+// complete.
 func makeCopy(ctx context.Context, src logAndVotes, to Kind, path string) error {
 	copying := path + convertingSuffix
 	if err := os.RemoveAll(copying); err != nil {
@@ -90,7 +93,8 @@ func makeCopy(ctx context.Context, src logAndVotes, to Kind, path string) error 
 	return durable.SyncDir(filepath.Dir(path))
 }
 
-// checkCopy returns ErrTwoLogs if the log that exists at the path is older than src, the log that it is to replace.
+// checkCopy returns ErrTwoLogs if the log that exists at the path is older than src, the log that
+// it is to replace.
 func checkCopy(src logAndVotes, to Kind, path string) error {
 	dst, err := to.open(path)
 	if err != nil {
@@ -101,7 +105,8 @@ func checkCopy(src logAndVotes, to Kind, path string) error {
 	if err := errors.Join(hasErr, wantErr, dst.Close()); err != nil {
 		return err
 	}
-	if has.currentTerm < want.currentTerm || has.last.term < want.last.term || has.last.term == want.last.term && has.last.index < want.last.index {
+	if has.currentTerm < want.currentTerm || has.last.term < want.last.term ||
+		has.last.term == want.last.term && has.last.index < want.last.index {
 		return fmt.Errorf("%w: %s", ErrTwoLogs, path)
 	}
 	return nil
@@ -114,7 +119,8 @@ type logState struct {
 }
 
 func logStateOf(store logAndVotes) (s logState, err error) {
-	if s.currentTerm, err = store.GetUint64([]byte(keyCurrentTerm)); err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+	if s.currentTerm, err = store.GetUint64([]byte(keyCurrentTerm)); err != nil &&
+		!errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return s, err
 	}
 	s.last, err = lastEntry(store)
@@ -124,8 +130,8 @@ func logStateOf(store logAndVotes) (s logState, err error) {
 // convertedBytes is the approximate size of a batch of copied entries.
 const convertedBytes = 1 << 20
 
-// copyEntries copies the last contiguous run of entries. A boltdb log may have a gap where a snapshot was installed. The snapshot covers all entries
-// before the run.
+// copyEntries copies the last contiguous run of entries. A boltdb log may have a gap where a
+// snapshot was installed. The snapshot covers all entries before the run.
 func copyEntries(ctx context.Context, dst, src raft.LogStore) error {
 	first, err := src.FirstIndex()
 	if err != nil {
@@ -165,8 +171,8 @@ func copyEntries(ctx context.Context, dst, src raft.LogStore) error {
 	return ctx.Err()
 }
 
-// copyVotes copies what raft v1.7.3 keeps in the stable store: the current term, and the term and the candidate of the last vote. A node that has
-// never voted lacks some of these.
+// copyVotes copies what raft v1.7.3 keeps in the stable store: the current term, and the term and
+// the candidate of the last vote. A node that has never voted lacks some of these.
 func copyVotes(dst, src raft.StableStore) error {
 	for _, key := range []string{keyCurrentTerm, "LastVoteTerm"} {
 		value, err := src.GetUint64([]byte(key))

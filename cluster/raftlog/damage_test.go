@@ -45,26 +45,39 @@ func commandEntries(from, to uint64) (logs []*raft.Log) {
 				id[i] = byte(random.IntN(256))
 			}
 			commands = append(commands, fsm.Command{
-				Kind: fsm.KindSet, Key: fmt.Appendf(nil, "line-%d", random.IntN(100)), Value: bytes.Repeat([]byte("v"), random.IntN(150)), ID: fsm.RequestID(id),
+				Kind: fsm.KindSet, Key: fmt.Appendf(nil, "line-%d", random.IntN(100)),
+				Value: bytes.Repeat([]byte("v"), random.IntN(150)), ID: fsm.RequestID(id),
 			})
 		}
-		logs = append(logs, &raft.Log{Index: index, Term: damageTerm, Type: raft.LogCommand, Data: fsm.AppendEntry(nil, &fsm.Entry{Commands: commands})})
+		logs = append(logs, &raft.Log{
+			Index: index, Term: damageTerm, Type: raft.LogCommand,
+			Data: fsm.AppendEntry(nil, &fsm.Entry{Commands: commands}),
+		})
 	}
 	return logs
 }
 
-// writeDamageLog writes the log that the test damages: entries in batches of three, and the term. Before one batch it stores two conflicting entries of an
-// older term and deletes them. The term has no checksum, and readDamaged does not read it.
+// writeDamageLog writes the log that the test damages: entries in batches of three, and the term.
+// Before one batch it stores two conflicting entries of an older term and deletes them. The term
+// has no checksum, and readDamaged does not read it.
 func writeDamageLog(t *testing.T, dir string, kind Kind) {
 	t.Helper()
 	stores := openStores(t, dir, kind)
-	log := NewCheckedLog(stores.Log, Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 1000)
+	log := NewCheckedLog(stores.Log,
+		Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 1000)
 	logs := commandEntries(1, damageEntries)
 	err := stores.Stable.SetUint64([]byte("CurrentTerm"), damageTerm)
 	for from := 0; from < len(logs); from += 3 {
 		if from == damageEntries/4*3 { // those of a leader that was deposed
-			conflicting := []*raft.Log{{Index: uint64(from + 1), Term: damageTerm - 1, Type: raft.LogNoop}, {Index: uint64(from + 2), Term: damageTerm - 1, Type: raft.LogNoop}}
-			err = errors.Join(err, log.StoreLogs(conflicting), log.DeleteRange(uint64(from+1), uint64(from+2)))
+			conflicting := []*raft.Log{
+				{
+					Index: uint64(from + 1), Term: damageTerm - 1,
+					Type: raft.LogNoop,
+				},
+				{Index: uint64(from + 2), Term: damageTerm - 1, Type: raft.LogNoop},
+			}
+			err = errors.Join(err, log.StoreLogs(conflicting),
+				log.DeleteRange(uint64(from+1), uint64(from+2)))
 		}
 		err = errors.Join(err, log.StoreLogs(logs[from:min(from+3, len(logs))]))
 	}
@@ -73,7 +86,8 @@ func writeDamageLog(t *testing.T, dir string, kind Kind) {
 	}
 }
 
-// readDamaged opens a log as a starting node does, reads it, and returns the effect of the damage. It may panic, or never return.
+// readDamaged opens a log as a starting node does, reads it, and returns the effect of the damage.
+// It may panic, or never return.
 func readDamaged(dir string, kind Kind, want []*raft.Log) (what damaged) {
 	stores, err := OpenStores(dir, kind, quiet())
 	if err != nil {
@@ -81,7 +95,8 @@ func readDamaged(dir string, kind Kind, want []*raft.Log) (what damaged) {
 	}
 	defer func() { _ = stores.Close() }() // perhaps of a damaged file
 	var ended error
-	log := NewCheckedLog(stores.Log, Guard{Deadline: time.Minute, Exit: func(err error) { ended = err }}, 1)
+	log := NewCheckedLog(stores.Log,
+		Guard{Deadline: time.Minute, Exit: func(err error) { ended = err }}, 1)
 	first, firstErr := log.FirstIndex()
 	last, lastErr := log.LastIndex()
 	if firstErr != nil || lastErr != nil {
@@ -94,7 +109,8 @@ func readDamaged(dir string, kind Kind, want []*raft.Log) (what damaged) {
 			return noticed
 		}
 		if index >= 1 && index <= damageEntries {
-			if w := want[index-1]; got.Index != w.Index || got.Term != w.Term || got.Type != w.Type || !bytes.Equal(got.Data, w.Data) {
+			if w := want[index-1]; got.Index != w.Index || got.Term != w.Term ||
+				got.Type != w.Type || !bytes.Equal(got.Data, w.Data) {
 				what = changed
 			}
 		}
@@ -118,9 +134,10 @@ func places(t *testing.T) int {
 	return count
 }
 
-// A node notices a flipped bit in any part of its log that is in use, before it serves what it read. Two kinds look like an unfinished write, so the store
-// drops entries: for the WAL, a bit in a frame of the newest segment; for boltdb, one in the newest meta page. The end mark (the file log-end,
-// which names the last acknowledged entry) shows that entries are missing.
+// A node notices a flipped bit in any part of its log that is in use, before it serves what it
+// read. Two kinds look like an unfinished write, so the store drops entries: for the WAL, a bit in
+// a frame of the newest segment; for boltdb, one in the newest meta page. The end mark (the file
+// log-end, which names the last acknowledged entry) shows that entries are missing.
 func TestFlippedBitInALogIsNoticed(t *testing.T) {
 	for _, kind := range []Kind{BoltDB, WAL} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -141,8 +158,9 @@ func TestFlippedBitInALogIsNoticed(t *testing.T) {
 					_ = os.RemoveAll(fresh) // t.TempDir does it again at the end
 				}
 				t.Logf("%s, %d bytes, %v", name, len(used), found)
-				// A damaged end mark is no error: it is written anew. votes.db has one key, and readDamaged reads no votes.
-				// In each other file some of the flipped bits are in use.
+				// A damaged end mark is no error: it is written anew. votes.db has one key, and
+				// readDamaged reads no votes. In each other file some of the flipped bits are in
+				// use.
 				mustNotice := name != markFile && filepath.Base(name) != votesFile
 				if found[noticed] == 0 && mustNotice || found[changed]+found[cut] > 0 {
 					t.Error("a flipped bit was not noticed")
@@ -152,12 +170,15 @@ func TestFlippedBitInALogIsNoticed(t *testing.T) {
 	}
 }
 
-// inProcess calls readDamaged in a child process, because a damaged file may crash it. A child that fails or hangs has noticed the damage.
+// inProcess calls readDamaged in a child process, because a damaged file may crash it. A child that
+// fails or hangs has noticed the damage.
 func inProcess(t *testing.T, dir string, kind Kind) damaged {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestHelperProcess$")
-	child.Env = append(os.Environ(), "HOLDFAST_DAMAGED="+dir, "HOLDFAST_DAMAGED_KIND="+string(kind), "GORACE=atexit_sleep_ms=0") // the race detector sleeps for a second otherwise
+	// the race detector sleeps for a second otherwise
+	child.Env = append(os.Environ(), "HOLDFAST_DAMAGED="+dir, "HOLDFAST_DAMAGED_KIND="+string(kind),
+		"GORACE=atexit_sleep_ms=0")
 	out, err := child.Output()
 	if err != nil { // ended, or hangs
 		return noticed
@@ -177,7 +198,8 @@ func TestHelperProcess(t *testing.T) {
 	if dir == "" {
 		t.Skip("TestFlippedBitInALogIsNoticed runs it")
 	}
-	fmt.Println("found: " + readDamaged(dir, Kind(os.Getenv("HOLDFAST_DAMAGED_KIND")), commandEntries(1, damageEntries)))
+	fmt.Println("found: " + readDamaged(dir, Kind(os.Getenv("HOLDFAST_DAMAGED_KIND")),
+		commandEntries(1, damageEntries)))
 }
 
 func flip(t *testing.T, path string, place int64, value byte) {
@@ -191,13 +213,19 @@ func flip(t *testing.T, path string, place int64, value byte) {
 	}
 }
 
-// savedFile is the content of a file without the zeros at its end, and the size of the file with them.
+// savedFile is the content of a file without the zeros at its end, and the size of the file with
+// them.
 type savedFile struct {
 	data []byte
 	size int64
 }
 
-func saved(data []byte) savedFile { return savedFile{bytes.TrimRight(data, "\x00"), int64(len(data))} }
+func saved(data []byte) savedFile {
+	return savedFile{
+		bytes.TrimRight(data, "\x00"),
+		int64(len(data)),
+	}
+}
 
 // readTree returns the files of a log that are not empty, by their paths in the folder.
 func readTree(t *testing.T, dir string) map[string]savedFile {
@@ -224,7 +252,8 @@ func readTree(t *testing.T, dir string) map[string]savedFile {
 func writeTree(t *testing.T, dir string, files map[string]savedFile) {
 	for name, file := range files {
 		path := filepath.Join(dir, name)
-		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, file.data, 0o600), os.Truncate(path, file.size))
+		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
+			os.WriteFile(path, file.data, 0o600), os.Truncate(path, file.size))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// † What the state has is never replaced by another leader's entries: an applied entry is committed. Compaction, and
-// an installed snapshot, delete what is in a snapshot.
+// † What the state has is never replaced by another leader's entries: an applied entry is
+// committed. Compaction, and an installed snapshot, delete what is in a snapshot.
 func TestAppliedEntriesAreNotReplaced(t *testing.T) {
 	for name, test := range map[string]struct {
 		first, last       uint64
@@ -29,13 +29,15 @@ func TestAppliedEntriesAreNotReplaced(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var ended error
-			log := NewCheckedLog(raft.NewInmemStore(), Guard{Deadline: time.Minute, Exit: func(err error) { ended = err }}, 0)
+			log := NewCheckedLog(raft.NewInmemStore(),
+				Guard{Deadline: time.Minute, Exit: func(err error) { ended = err }}, 0)
 			log.SetReplica(func() (uint64, uint64) { return test.applied, test.snapshot })
 			if err := log.StoreLogs(entries(1, 10)); err != nil {
 				t.Fatal(err)
 			}
 			err := log.DeleteRange(test.first, test.last)
-			if errors.Is(err, ErrDiverged) != test.refused || errors.Is(ended, ErrDiverged) != test.refused {
+			if errors.Is(err, ErrDiverged) != test.refused ||
+				errors.Is(ended, ErrDiverged) != test.refused {
 				t.Errorf("%v, the process ends with %v", err, ended)
 			}
 			if last, _ := log.LastIndex(); test.refused && last != 10 {
@@ -45,9 +47,11 @@ func TestAppliedEntriesAreNotReplaced(t *testing.T) {
 	}
 }
 
-// † A snapshot that ends while raft compares entries that it has already is no conflict: nothing is deleted, and the process goes on.
+// † A snapshot that ends while raft compares entries that it has already is no conflict: nothing is
+// deleted, and the process goes on.
 func TestCompactionDuringAComparisonIsNoConflict(t *testing.T) {
-	log := NewCheckedLog(raft.NewInmemStore(), Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
+	log := NewCheckedLog(raft.NewInmemStore(),
+		Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
 	log.SetReplica(func() (uint64, uint64) { return 9, 6 })
 	log.SetFollowerSnapshot(func() (uint64, uint64) { return 6, 6 })
 	if err := log.StoreLogs(entries(1, 10)); err != nil {
@@ -71,7 +75,8 @@ func TestCompactionDuringAComparisonIsNoConflict(t *testing.T) {
 	}
 }
 
-// A data folder whose state differs from the cluster's log is not opened again: raft would replace the entries.
+// A data folder whose state differs from the cluster's log is not opened again: raft would replace
+// the entries.
 func TestMarkedFolderIsNotOpened(t *testing.T) {
 	dir := t.TempDir()
 	stores := openStores(t, dir, WAL)

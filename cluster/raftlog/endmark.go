@@ -25,11 +25,14 @@ const markFile = "log-end"
 // entryID identifies an entry of the log. The zero value stands for an empty log.
 type entryID struct{ index, term uint64 }
 
-// markedLog is a log store with an end mark: a file that has the id of the last entry that StoreLogs acknowledged. A log store takes damage in its newest
-// part for a write that a crash interrupted, and drops all entries from there on, even acknowledged ones. The mark shows that such entries are missing.
-// Invariant: the mark is never above the last entry on the disk. So StoreLogs writes it after the entries, and DeleteRange lowers and syncs it before it
-// deletes the end of the log. StoreLogs does not sync it, so that an entry costs no additional disk write. The kernel writes the mark within half a minute,
-// also if the process is killed. Only a power failure can leave it behind the log.
+// markedLog is a log store with an end mark: a file that has the id of the last entry that
+// StoreLogs acknowledged. A log store takes damage in its newest part for a write that a crash
+// interrupted, and drops all entries from there on, even acknowledged ones. The mark shows that
+// such entries are missing. Invariant: the mark is never above the last entry on the disk. So
+// StoreLogs writes it after the entries, and DeleteRange lowers and syncs it before it deletes the
+// end of the log. StoreLogs does not sync it, so that an entry costs no additional disk write. The
+// kernel writes the mark within half a minute, also if the process is killed. Only a power failure
+// can leave it behind the log.
 type markedLog struct {
 	logAndVotes
 
@@ -45,8 +48,9 @@ type markWriter interface {
 	Sync() error
 }
 
-// openMarked returns the store with the end mark of its data folder. All entries of the store must be synced. The error is ErrShortened if the log ends
-// below the mark, or has an entry of another term there. openMarked closes the store if it fails.
+// openMarked returns the store with the end mark of its data folder. All entries of the store must
+// be synced. The error is ErrShortened if the log ends below the mark, or has an entry of another
+// term there. openMarked closes the store if it fails.
 func openMarked(store logAndVotes, folder wal.Folder, log *slog.Logger) (*markedLog, error) {
 	m, err := openMark(store, folder, log)
 	if err != nil {
@@ -104,13 +108,14 @@ func createMark(folder wal.Folder, at entryID) error {
 	return folder.Sync()
 }
 
-// checkMark returns ErrShortened if the log ends before old, the entry of the mark, or has another term there. Compaction may have removed that entry. last
-// is the last entry of the log.
+// checkMark returns ErrShortened if the log ends before old, the entry of the mark, or has another
+// term there. Compaction may have removed that entry. last is the last entry of the log.
 func checkMark(store raft.LogStore, old, last entryID) error {
 	const whatToDo = "If the members that are up are a majority without this one, empty the data folder, and this node joins anew; otherwise see " + markFile +
 		" in the documentation"
 	if last.index < old.index {
-		return fmt.Errorf("%w: it ends at entry %d, but entry %d was on the disk. %s", ErrShortened, last.index, old.index, whatToDo)
+		return fmt.Errorf("%w: it ends at entry %d, but entry %d was on the disk. %s", ErrShortened,
+			last.index, old.index, whatToDo)
 	}
 	has, err := entryAt(store, old.index)
 	if errors.Is(err, raft.ErrLogNotFound) {
@@ -120,7 +125,8 @@ func checkMark(store raft.LogStore, old, last entryID) error {
 		return err
 	}
 	if has.term != old.term {
-		return fmt.Errorf("%w: entry %d has the term %d, but that of term %d was on the disk. %s", ErrShortened, old.index, has.term, old.term, whatToDo)
+		return fmt.Errorf("%w: entry %d has the term %d, but that of term %d was on the disk. %s",
+			ErrShortened, old.index, has.term, old.term, whatToDo)
 	}
 	return nil
 }
@@ -134,7 +140,8 @@ func lastEntry(store raft.LogStore) (entryID, error) {
 	return entryAt(store, last)
 }
 
-// entryAt returns the id of an entry, the zero value for index 0. The error is raft.ErrLogNotFound if the log does not have the entry.
+// entryAt returns the id of an entry, the zero value for index 0. The error is raft.ErrLogNotFound
+// if the log does not have the entry.
 func entryAt(store raft.LogStore, index uint64) (entryID, error) {
 	if index == 0 {
 		return entryID{}, nil
@@ -148,7 +155,8 @@ func entryAt(store raft.LogStore, index uint64) (entryID, error) {
 
 // removeMark removes the mark of a log that is gone.
 func removeMark(dataDir string) error {
-	if err := os.Remove(filepath.Join(dataDir, markFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(dataDir, markFile)); err != nil &&
+		!errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -213,7 +221,8 @@ func (m *markedLog) Close() error {
 	return errors.Join(m.logAndVotes.Close(), m.file.Close())
 }
 
-// The mark is a line of a fixed size: the version of the format, the index, the term, and a CRC-32C of all three.
+// The mark is a line of a fixed size: the version of the format, the index, the term, and a CRC-32C
+// of all three.
 const (
 	markFormat = "log-end 1 %020d %020d"
 	markSize   = len("log-end 1 ") + 20 + len(" ") + 20 + len(" 01234567\n")
@@ -235,7 +244,8 @@ func readMark(folder wal.Folder) (m entryID, err error) {
 	if err = errors.Join(err, file.Close()); err != nil {
 		return entryID{}, err
 	}
-	if _, err := fmt.Sscanf(string(data), markFormat, &m.index, &m.term); err != nil || string(data) != string(formatMark(m)) {
+	if _, err := fmt.Sscanf(string(data), markFormat, &m.index, &m.term); err != nil ||
+		string(data) != string(formatMark(m)) {
 		return entryID{}, errMalformedMark
 	}
 	return m, nil

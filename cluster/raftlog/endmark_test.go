@@ -14,8 +14,9 @@ import (
 	"holdfast/cluster/wal"
 )
 
-// A log that has lost acknowledged entries at its end is refused: the end mark (the file log-end) names the last acknowledged entry. A log that has lost
-// nothing is opened, whatever a crash left of the mark.
+// A log that has lost acknowledged entries at its end is refused: the end mark (the file log-end)
+// names the last acknowledged entry. A log that has lost nothing is opened, whatever a crash left
+// of the mark.
 func TestShortenedLogIsNotOpened(t *testing.T) {
 	// behind calls the store itself, past the mark.
 	behind := func(t *testing.T, dir string, kind Kind, call func(logAndVotes) error) {
@@ -44,26 +45,50 @@ func TestShortenedLogIsNotOpened(t *testing.T) {
 		{"all entries are lost", func(t *testing.T, dir string, kind Kind) {
 			behind(t, dir, kind, func(store logAndVotes) error { return store.DeleteRange(1, 10) })
 		}, 0},
-		{"the power fails, and the mark is an old one", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, string(formatMark(entryID{4, 4}))) }, 10},
+		{
+			"the power fails, and the mark is an old one",
+			func(t *testing.T, dir string,
+				_ Kind,
+			) {
+				writeMark(t, dir, string(formatMark(entryID{4, 4})))
+			}, 10,
+		},
 		{"a crash before the mark is written", func(t *testing.T, dir string, kind Kind) {
-			behind(t, dir, kind, func(store logAndVotes) error { return store.StoreLogs(entries(11, 12)) })
+			behind(t, dir, kind,
+				func(store logAndVotes) error { return store.StoreLogs(entries(11, 12)) })
 		}, 12},
-		{"an entry is replaced by an older one", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, string(formatMark(entryID{9, 10}))) }, 0},
-		{"the power fails, and compaction has passed the old mark", func(t *testing.T, dir string, kind Kind) {
-			behind(t, dir, kind, func(store logAndVotes) error { return store.DeleteRange(1, 5) })
-			writeMark(t, dir, string(formatMark(entryID{4, 4})))
-		}, 10},
+		{
+			"an entry is replaced by an older one",
+			func(t *testing.T, dir string,
+				_ Kind,
+			) {
+				writeMark(t, dir, string(formatMark(entryID{9, 10})))
+			}, 0,
+		},
+		{
+			"the power fails, and compaction has passed the old mark",
+			func(t *testing.T, dir string, kind Kind) {
+				behind(t, dir, kind,
+					func(store logAndVotes) error { return store.DeleteRange(1, 5) })
+				writeMark(t, dir, string(formatMark(entryID{4, 4})))
+			}, 10,
+		},
 		{"the mark is empty", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, "") }, 10},
 		{"the mark is damaged", func(t *testing.T, dir string, _ Kind) {
 			writeMark(t, dir, "log-end 1 00000000000000000999 00000000000000000999 00000000\n")
 		}, 10},
-		{"the mark is removed", func(t *testing.T, dir string, _ Kind) { _ = os.Remove(filepath.Join(dir, markFile)) }, 10},
+		{
+			"the mark is removed",
+			func(t *testing.T, dir string, _ Kind) { _ = os.Remove(filepath.Join(dir, markFile)) },
+			10,
+		},
 	} {
 		for _, kind := range []Kind{BoltDB, WAL} {
 			t.Run(test.name+", "+string(kind), func(t *testing.T) {
 				dir := t.TempDir()
 				stores := openStores(t, dir, kind)
-				if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Close()); err != nil {
+				if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)),
+					stores.Close()); err != nil {
 					t.Fatal(err)
 				}
 				test.happen(t, dir, kind)
@@ -81,10 +106,12 @@ func TestShortenedLogIsNotOpened(t *testing.T) {
 					t.Errorf("the log ends at %d, %v; want %d", last, err, test.last)
 				}
 				// The mark holds again for what is stored from here on.
-				if err := errors.Join(stores.Log.StoreLogs(entries(test.last+1, test.last+3)), stores.Close()); err != nil {
+				if err := errors.Join(stores.Log.StoreLogs(entries(test.last+1, test.last+3)),
+					stores.Close()); err != nil {
 					t.Fatal(err)
 				}
-				if got, err := readMark(wal.Dir(dir)); err != nil || got != (entryID{test.last + 3, test.last + 3}) {
+				if got, err := readMark(wal.Dir(dir)); err != nil ||
+					got != (entryID{test.last + 3, test.last + 3}) {
 					t.Errorf("mark %v, %v; want %d", got, err, test.last+3)
 				}
 			})
@@ -92,31 +119,55 @@ func TestShortenedLogIsNotOpened(t *testing.T) {
 	}
 }
 
-// The mark is written after the entries, and lowered before the end of the log is deleted. So whenever the process crashes, the mark is not above the last
-// entry on the disk.
+// The mark is written after the entries, and lowered before the end of the log is deleted. So
+// whenever the process crashes, the mark is not above the last entry on the disk.
 func TestMarkIsNeverAboveTheLog(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		call func(raft.LogStore) error
 		want []string
 	}{
-		{"entries", func(log raft.LogStore) error { return log.StoreLogs(entries(11, 13)) }, []string{"store to 13", "mark 13"}},
-		{"a conflict with a new leader", func(log raft.LogStore) error { return log.DeleteRange(8, 10) }, []string{"mark 7", "sync the mark", "delete 8 to 10"}},
-		{"the whole log", func(log raft.LogStore) error { return log.DeleteRange(1, 10) }, []string{"mark 0", "sync the mark", "delete 1 to 10"}},
-		{"the whole log and more", func(log raft.LogStore) error { return log.DeleteRange(1, 99) }, []string{"mark 0", "sync the mark", "delete 1 to 99"}},
-		{"compaction", func(log raft.LogStore) error { return log.DeleteRange(1, 6) }, []string{"delete 1 to 6"}},
-		{"nothing, behind the end", func(log raft.LogStore) error { return log.DeleteRange(20, 30) }, []string{"delete 20 to 30"}},
+		{
+			"entries", func(log raft.LogStore) error { return log.StoreLogs(entries(11, 13)) },
+			[]string{"store to 13", "mark 13"},
+		},
+		{
+			"a conflict with a new leader",
+			func(log raft.LogStore) error { return log.DeleteRange(8, 10) },
+			[]string{"mark 7", "sync the mark", "delete 8 to 10"},
+		},
+		{
+			"the whole log", func(log raft.LogStore) error { return log.DeleteRange(1, 10) },
+			[]string{"mark 0", "sync the mark", "delete 1 to 10"},
+		},
+		{
+			"the whole log and more",
+			func(log raft.LogStore) error { return log.DeleteRange(1, 99) },
+			[]string{"mark 0", "sync the mark", "delete 1 to 99"},
+		},
+		{
+			"compaction", func(log raft.LogStore) error { return log.DeleteRange(1, 6) },
+			[]string{"delete 1 to 6"},
+		},
+		{
+			"nothing, behind the end",
+			func(log raft.LogStore) error { return log.DeleteRange(20, 30) },
+			[]string{"delete 20 to 30"},
+		},
 	} {
 		for _, kind := range []Kind{BoltDB, WAL} {
 			t.Run(test.name+", "+string(kind), func(t *testing.T) {
 				dir := t.TempDir()
 				stores := openStores(t, dir, kind)
-				if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Close()); err != nil {
+				if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)),
+					stores.Close()); err != nil {
 					t.Fatal(err)
 				}
-				stores = openStores(t, dir, kind) // opened again, so that no StoreLogs of this store has set the mark
+				// opened again, so that no StoreLogs of this store has set the mark
+				stores = openStores(t, dir, kind)
 				store, calls := stores.Log.(*markedLog), &calls{}
-				store.logAndVotes, store.file = calledLog{store.logAndVotes, calls}, calledMark{store.file, calls}
+				store.logAndVotes, store.file = calledLog{store.logAndVotes, calls},
+					calledMark{store.file, calls}
 				if err := errors.Join(test.call(store), stores.Close()); err != nil {
 					t.Fatal(err)
 				}
@@ -135,8 +186,10 @@ func TestMarkIsNeverAboveTheLog(t *testing.T) {
 func TestFailedWriteMovesNoMark(t *testing.T) {
 	stores := openStores(t, t.TempDir(), WAL)
 	store, calls := stores.Log.(*markedLog), &calls{}
-	store.logAndVotes, store.file = calledLog{store.logAndVotes, calls}, calledMark{store.file, calls}
-	if err := store.StoreLogs(entries(5, 3)); err != nil || len(calls.made) != 1 { // no entries: from 5 to 3
+	store.logAndVotes, store.file = calledLog{store.logAndVotes, calls},
+		calledMark{store.file, calls}
+	if err := store.StoreLogs(entries(5, 3)); err != nil || len(calls.made) != 1 {
+		// no entries: from 5 to 3
 		t.Errorf("%v, %q", err, calls.made)
 	}
 	if err := errors.Join(store.StoreLogs(entries(1, 1)), stores.Close()); err != nil {
@@ -192,15 +245,16 @@ func (m calledMark) Sync() error {
 	return m.markWriter.Sync()
 }
 
-// A conflict with a new leader cuts off the end of the log. However often that happens, and the node is
-// started again, the log takes one segment of disk space.
+// A conflict with a new leader cuts off the end of the log. However often that happens, and the
+// node is started again, the log takes one segment of disk space.
 func TestTruncatedWALTakesLittleSpace(t *testing.T) {
 	dir := t.TempDir()
 	const cuts = 10
 	for n := range uint64(cuts) {
 		stores := openStores(t, dir, WAL)
 		hasEntries(t, stores.Log, 2*n)
-		err := errors.Join(stores.Log.StoreLogs(entries(n*2+1, n*2+4)), stores.Log.DeleteRange(n*2+3, n*2+4), stores.Close())
+		err := errors.Join(stores.Log.StoreLogs(entries(n*2+1, n*2+4)),
+			stores.Log.DeleteRange(n*2+3, n*2+4), stores.Close())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +301,8 @@ func TestWALWithLargeEntriesTakesLittleMemory(t *testing.T) {
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	if memory.HeapAlloc > 20<<20 {
-		t.Errorf("a log of %d MiB takes %d MiB of memory", batches*batch*size>>20, memory.HeapAlloc>>20)
+		t.Errorf("a log of %d MiB takes %d MiB of memory", batches*batch*size>>20,
+			memory.HeapAlloc>>20)
 	}
 	if err := stores.Close(); err != nil {
 		t.Fatal(err)
@@ -259,11 +314,15 @@ func TestWALWithLargeEntriesTakesLittleMemory(t *testing.T) {
 func TestReplacedEntriesDoNotComeBack(t *testing.T) {
 	dir := t.TempDir()
 	stores := openStores(t, dir, WAL)
-	replaced := []*raft.Log{{Index: 8, Term: 99, Type: raft.LogNoop}, {Index: 9, Term: 99, Type: raft.LogNoop}}
+	replaced := []*raft.Log{
+		{Index: 8, Term: 99, Type: raft.LogNoop},
+		{Index: 9, Term: 99, Type: raft.LogNoop},
+	}
 	name := filepath.Join("wal", "000000000001.wal")
 	err := stores.Log.StoreLogs(entries(1, 10))
 	place := len(readTree(t, dir)[name].data) + 24 // in the payload of the next frame
-	err = errors.Join(err, stores.Log.DeleteRange(8, 10), stores.Log.StoreLogs(replaced), stores.Close())
+	err = errors.Join(err, stores.Log.DeleteRange(8, 10), stores.Log.StoreLogs(replaced),
+		stores.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,18 +340,21 @@ func TestReplacedEntriesDoNotComeBack(t *testing.T) {
 	flip(t, file, int64(place), before[place])
 	stores = openStores(t, dir, WAL)
 	var got raft.Log
-	if err := errors.Join(stores.Log.GetLog(9, &got), stores.Close()); err != nil || got.Term != 99 {
+	if err := errors.Join(stores.Log.GetLog(9, &got), stores.Close()); err != nil ||
+		got.Term != 99 {
 		t.Errorf("after the repair entry 9 has the term %d: %v", got.Term, err)
 	}
 }
 
-// A node whose log was removed is a new member: the mark of the old log does not hold for the new one.
+// A node whose log was removed is a new member: the mark of the old log does not hold for the new
+// one.
 func TestMarkOfARemovedLogIsRemoved(t *testing.T) {
 	for _, kind := range []Kind{BoltDB, WAL} {
 		t.Run(string(kind), func(t *testing.T) {
 			dir := t.TempDir()
 			stores := openStores(t, dir, kind)
-			if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Close(), os.RemoveAll(kind.path(dir))); err != nil {
+			if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Close(),
+				os.RemoveAll(kind.path(dir))); err != nil {
 				t.Fatal(err)
 			}
 			if err := openStores(t, dir, kind).Close(); err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A snapshot in a file is synced each mebibyte while it is written, and has all its bytes. A fault of the disk ends the writing.
+// A snapshot in a file is synced each mebibyte while it is written, and has all its bytes. A fault
+// of the disk ends the writing.
 func TestFileOfASnapshotIsSyncedOnTheWay(t *testing.T) {
 	stores, err := OpenStores(t.TempDir(), BoltDB, slog.New(slog.DiscardHandler))
 	if err != nil {

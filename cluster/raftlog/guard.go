@@ -7,11 +7,14 @@ import (
 	"time"
 )
 
-// Guard runs store calls, and ends the process if one fails or exceeds the deadline. It never abandons a call while the process lives.
+// Guard runs store calls, and ends the process if one fails or exceeds the deadline. It never
+// abandons a call while the process lives.
 type Guard struct {
-	Deadline    time.Duration                         // for one store call
-	Exit        func(error)                           // ends the process; it may return in a test or in Recover
-	ObserveCall func(what string, took time.Duration) // is called after each store call, also a failed one; may be nil
+	Deadline time.Duration // for one store call
+	// ends the process; it may return in a test or in Recover
+	Exit func(error)
+	// is called after each store call, also a failed one; may be nil
+	ObserveCall func(what string, took time.Duration)
 }
 
 // ErrDisk says that the disk under the stores failed or hangs.
@@ -32,8 +35,9 @@ func (g Guard) do(what string, call func() error) error {
 	return err
 }
 
-// watchdog ends the process when a store call takes longer than its deadline. The deadline is counted in parts: a pause of the
-// process or the machine uses up one part only, and does not look like a disk that hangs.
+// watchdog ends the process when a store call takes longer than its deadline. The deadline is
+// counted in parts: a pause of the process or the machine uses up one part only, and does not look
+// like a disk that hangs.
 type watchdog struct {
 	guard Guard
 	what  string
@@ -61,7 +65,8 @@ func (w *watchdog) tick() {
 		return // the call has ended
 	}
 	if w.left--; w.left == 0 {
-		w.guard.Exit(fmt.Errorf("%w: writing the %s takes longer than %v", ErrDisk, w.what, w.guard.Deadline))
+		w.guard.Exit(fmt.Errorf("%w: writing the %s takes longer than %v", ErrDisk, w.what,
+			w.guard.Deadline))
 		return
 	}
 	w.timer.Reset(w.guard.Deadline / watchParts)

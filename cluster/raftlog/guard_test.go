@@ -10,17 +10,19 @@ import (
 	"holdfast/fsm"
 )
 
-// A stored term is never replaced by an older one. Raft may handle a heartbeat outside of its main goroutine, which meanwhile starts an election in a
-// newer term.
+// A stored term is never replaced by an older one. Raft may handle a heartbeat outside of its main
+// goroutine, which meanwhile starts an election in a newer term.
 func TestTermNeverGoesBack(t *testing.T) {
 	var exits []error
-	store := NewStableStore(raft.NewInmemStore(), Guard{Deadline: time.Minute, Exit: func(err error) { exits = append(exits, err) }})
+	store := NewStableStore(raft.NewInmemStore(),
+		Guard{Deadline: time.Minute, Exit: func(err error) { exits = append(exits, err) }})
 	for _, term := range []uint64{3, 3, 4} {
 		if err := store.SetUint64([]byte("CurrentTerm"), term); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := store.SetUint64([]byte("CurrentTerm"), 3); !errors.Is(err, ErrTermBack) || errors.Is(err, ErrDisk) || len(exits) != 1 {
+	if err := store.SetUint64([]byte("CurrentTerm"), 3); !errors.Is(err, ErrTermBack) ||
+		errors.Is(err, ErrDisk) || len(exits) != 1 {
 		t.Errorf("%v, the process ends with %v", err, exits)
 	}
 	if term, err := store.GetUint64([]byte("CurrentTerm")); err != nil || term != 4 {
@@ -36,8 +38,10 @@ func (unreadable) GetUint64([]byte) (uint64, error) { return 0, errors.New("inpu
 // If the stored term cannot be read, no term is written: it could be older than the stored one.
 func TestTermIsNotWrittenUnread(t *testing.T) {
 	var exits []error
-	store := NewStableStore(unreadable{raft.NewInmemStore()}, Guard{Deadline: time.Minute, Exit: func(err error) { exits = append(exits, err) }})
-	if err := store.SetUint64([]byte("CurrentTerm"), 3); !errors.Is(err, ErrDisk) || len(exits) != 1 {
+	store := NewStableStore(unreadable{raft.NewInmemStore()},
+		Guard{Deadline: time.Minute, Exit: func(err error) { exits = append(exits, err) }})
+	if err := store.SetUint64([]byte("CurrentTerm"), 3); !errors.Is(err, ErrDisk) ||
+		len(exits) != 1 {
 		t.Errorf("%v, exits %v", err, exits)
 	}
 }
@@ -71,7 +75,8 @@ func TestDiskEndsTheProcess(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			exits := make(chan error, 1)
 			test.disk.LogStore = raft.NewInmemStore()
-			log := NewCheckedLog(test.disk, Guard{Deadline: 50 * time.Millisecond, Exit: func(err error) { exits <- err }}, 100)
+			log := NewCheckedLog(test.disk,
+				Guard{Deadline: 50 * time.Millisecond, Exit: func(err error) { exits <- err }}, 100)
 			done := make(chan error, 1)
 			go func() { done <- log.StoreLogs([]*raft.Log{{Index: 1, Type: raft.LogNoop}}) }()
 			if err := <-exits; !errors.Is(err, ErrDisk) {
@@ -88,7 +93,14 @@ func TestDiskEndsTheProcess(t *testing.T) {
 func TestCheckedLogCacheIsBounded(t *testing.T) {
 	log := NewCheckedLog(raft.NewInmemStore(), Guard{Deadline: time.Minute}, 10_000)
 	entry := func(index uint64) *raft.Log {
-		return &raft.Log{Index: index, Type: raft.LogCommand, Data: fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindSet, Key: []byte("k"), Value: make([]byte, 900)}}})}
+		return &raft.Log{
+			Index: index, Type: raft.LogCommand,
+			Data: fsm.AppendEntry(nil,
+				&fsm.Entry{Commands: []fsm.Command{{
+					Kind: fsm.KindSet, Key: []byte("k"),
+					Value: make([]byte, 900),
+				}}}),
+		}
 	}
 	for i := uint64(1); i <= 100; i++ {
 		if err := log.StoreLog(entry(i)); err != nil {
@@ -104,7 +116,8 @@ func TestCheckedLogCacheIsBounded(t *testing.T) {
 			t.Fatalf("%d: %v, %v", i, got.Index, err)
 		}
 	}
-	if err := log.DeleteRange(90, 100); err != nil || log.LastCommand(100, 5) != 89 || log.LastCommand(20, 5) != 20 || log.LastCommand(4, 5) != 0 {
+	if err := log.DeleteRange(90, 100); err != nil || log.LastCommand(100, 5) != 89 ||
+		log.LastCommand(20, 5) != 20 || log.LastCommand(4, 5) != 0 {
 		t.Errorf("%v, %d", err, log.LastCommand(100, 5))
 	}
 }
@@ -130,7 +143,8 @@ func TestStoresAreLocked(t *testing.T) {
 	}
 }
 
-// A process that was stopped (SIGSTOP) for longer than the deadline of a disk write goes on. The deadline is counted in parts, and a stop uses up one.
+// A process that was stopped (SIGSTOP) for longer than the deadline of a disk write goes on. The
+// deadline is counted in parts, and a stop uses up one.
 func TestStoppedProcessDoesNotCountAsWaitingForTheDisk(t *testing.T) {
 	exits := make(chan error, 10)
 	guard := Guard{Deadline: 100 * time.Hour, Exit: func(err error) { exits <- err }}

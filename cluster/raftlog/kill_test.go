@@ -17,8 +17,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// † A node that is killed amid writes of 4 MiB has all entries that it has acknowledged, and only entries
-// that it was given, however often that happens. HOLDFAST_KILLS says how often, 12 by default.
+// † A node that is killed amid writes of 4 MiB has all entries that it has acknowledged, and only
+// entries that it was given, however often that happens. HOLDFAST_KILLS says how often, 12 by
+// default.
 func TestKilledNodeHasItsEntriesAndNoOthers(t *testing.T) {
 	kills := 12
 	if text := os.Getenv("HOLDFAST_KILLS"); text != "" {
@@ -42,7 +43,8 @@ func TestKilledNodeHasItsEntriesAndNoOthers(t *testing.T) {
 				continue
 			}
 			if patience--; patience < 0 {
-				time.AfterFunc(time.Duration(random.IntN(10))*time.Millisecond, func() { _ = child.Process.Kill() })
+				time.AfterFunc(time.Duration(random.IntN(10))*time.Millisecond,
+					func() { _ = child.Process.Kill() })
 				patience = 1 << 20
 			}
 		}
@@ -57,7 +59,8 @@ func TestKilledNodeHasItsEntriesAndNoOthers(t *testing.T) {
 func checkKilled(t *testing.T, dir string, acknowledged uint64) {
 	t.Helper()
 	stores := openStores(t, dir, WAL)
-	log := NewCheckedLog(stores.Log, Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
+	log := NewCheckedLog(stores.Log,
+		Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
 	first, err := log.FirstIndex()
 	last, lastErr := log.LastIndex()
 	if err = errors.Join(err, lastErr); err != nil || last < acknowledged {
@@ -66,8 +69,10 @@ func checkKilled(t *testing.T, dir string, acknowledged uint64) {
 	for index := first; index <= last; index++ {
 		var got raft.Log
 		want := killedEntry(index)
-		if err := log.GetLog(index, &got); err != nil || got.Type != want.Type || got.Term != want.Term || !bytes.Equal(got.Data, want.Data) {
-			t.Fatalf("entry %d of %d to %d: %v, type %v, term %d", index, first, last, err, got.Type, got.Term)
+		if err := log.GetLog(index, &got); err != nil || got.Type != want.Type ||
+			got.Term != want.Term || !bytes.Equal(got.Data, want.Data) {
+			t.Fatalf("entry %d of %d to %d: %v, type %v, term %d", index, first, last, err,
+				got.Type, got.Term)
 		}
 	}
 	// Compaction keeps the folder small.
@@ -76,15 +81,16 @@ func checkKilled(t *testing.T, dir string, acknowledged uint64) {
 	}
 }
 
-// TestKilledProcess is no test: it is what the child process of TestKilledNodeHasItsEntriesAndNoOthers
-// runs until it is killed.
+// TestKilledProcess is no test: it is what the child process of
+// TestKilledNodeHasItsEntriesAndNoOthers runs until it is killed.
 func TestKilledProcess(t *testing.T) {
 	dir := os.Getenv("HOLDFAST_KILLED")
 	if dir == "" {
 		t.Skip("TestKilledNodeHasItsEntriesAndNoOthers runs it")
 	}
 	stores := openStores(t, dir, WAL)
-	log := NewCheckedLog(stores.Log, Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
+	log := NewCheckedLog(stores.Log,
+		Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
 	last, err := log.LastIndex()
 	for err == nil {
 		var logs []*raft.Log
@@ -99,8 +105,8 @@ func TestKilledProcess(t *testing.T) {
 	t.Fatal(err)
 }
 
-// killedEntry returns an entry whose value consists of frames of the log's format, at every alignment,
-// and of the words that raft-wal's format has.
+// killedEntry returns an entry whose value consists of frames of the log's format, at every
+// alignment, and of the words that raft-wal's format has.
 func killedEntry(index uint64) *raft.Log {
 	size := []int{4 << 20, 100, 1 << 20, 5000}[index%4]
 	frame := binary.LittleEndian.AppendUint32(nil, 17)
@@ -115,7 +121,8 @@ func killedEntry(index uint64) *raft.Log {
 	return &raft.Log{Index: index, Term: 3, Type: raft.LogConfiguration, Data: data}
 }
 
-// A boltdb file that was cut off is refused. To read it would end the process by SIGBUS, at each start.
+// A boltdb file that was cut off is refused. To read it would end the process by SIGBUS, at each
+// start.
 func TestTruncatedBoltFileIsRefused(t *testing.T) {
 	for _, kind := range []Kind{BoltDB, WAL} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -139,14 +146,16 @@ func TestTruncatedBoltFileIsRefused(t *testing.T) {
 	}
 }
 
-// A crash while a boltdb file is created leaves a file of another name, which the next start replaces.
+// A crash while a boltdb file is created leaves a file of another name, which the next start
+// replaces.
 func TestInterruptedCreationOfABoltFileDoesNoHarm(t *testing.T) {
 	dir := t.TempDir()
 	if err := openStores(t, dir, BoltDB).Close(); err != nil {
 		t.Fatal(err)
 	}
 	partial := BoltDB.path(dir) + newSuffix
-	err := errors.Join(os.Rename(BoltDB.path(dir), partial), os.Truncate(partial, 2*int64(os.Getpagesize())))
+	err := errors.Join(os.Rename(BoltDB.path(dir), partial),
+		os.Truncate(partial, 2*int64(os.Getpagesize())))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,8 +17,9 @@ import (
 // Kind is a kind of log store: a value of the setting cluster.logStore.
 type Kind string
 
-// The log stores. BoltDB syncs twice for each batch of entries. WAL only appends, and syncs once (package
-// wal). Both keep the term and the vote in a boltdb file. WAL allocates disk space in segments of 64 MiB.
+// The log stores. BoltDB syncs twice for each batch of entries. WAL only appends, and syncs once
+// (package wal). Both keep the term and the vote in a boltdb file. WAL allocates disk space in
+// segments of 64 MiB.
 const (
 	// Auto is the store that a data folder already has, and WAL if it has none.
 	Auto   Kind = "auto"
@@ -26,7 +27,8 @@ const (
 	WAL    Kind = "wal"
 )
 
-// resolve returns k itself or, for Auto, the store of a data folder. path, exists, open and other must not be called on Auto.
+// resolve returns k itself or, for Auto, the store of a data folder. path, exists, open and other
+// must not be called on Auto.
 func (k Kind) resolve(dataDir string) Kind {
 	switch {
 	case k != Auto:
@@ -47,9 +49,11 @@ const (
 )
 
 // ErrOtherStore says that a data folder has a log of another kind than the configured one.
-var ErrOtherStore = errors.New("the data folder has a log of another kind than cluster.logStore: convert it with `holdfast raft convert-log` while the node is stopped, or change cluster.logStore")
+var ErrOtherStore = errors.New(
+	"the data folder has a log of another kind than cluster.logStore: convert it with `holdfast raft convert-log` while the node is stopped, or change cluster.logStore")
 
-// ErrTwoLogs says that a data folder has two logs, and that the one of the kind to convert to is older than the other.
+// ErrTwoLogs says that a data folder has two logs, and that the one of the kind to convert to is
+// older than the other.
 var ErrTwoLogs = errors.New("the data folder has two logs, and the one that cluster.logStore names ends before the other: move the one that is not wanted out of the folder")
 
 func (k Kind) path(dataDir string) string {
@@ -66,8 +70,8 @@ func (k Kind) other() Kind {
 	return WAL
 }
 
-// exists reports whether a data folder has a log of this kind. It returns true if it cannot tell: a node
-// that has a log must not start as a new one.
+// exists reports whether a data folder has a log of this kind. It returns true if it cannot tell: a
+// node that has a log must not start as a new one.
 func (k Kind) exists(dataDir string) bool {
 	file := k.path(dataDir)
 	if k == WAL {
@@ -106,8 +110,8 @@ type walStore struct {
 	votes io.Closer
 }
 
-// openWAL opens a write-ahead log. The file of the votes is created first: a folder that has segments
-// and no votes has lost them.
+// openWAL opens a write-ahead log. The file of the votes is created first: a folder that has
+// segments and no votes has lost them.
 func openWAL(path string) (logAndVotes, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, err

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// lockFolder locks a data folder until the result is closed or the process ends. The error is ErrLocked,
-// at once, if another process has the lock.
+// lockFolder locks a data folder until the result is closed or the process ends. The error is
+// ErrLocked, at once, if another process has the lock.
 func lockFolder(dataDir string) (io.Closer, error) {
 	file, err := os.OpenFile(filepath.Join(dataDir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

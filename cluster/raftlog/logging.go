@@ -13,7 +13,10 @@ import (
 
 // Logger returns a logger for raft, its stores and its transport. It writes to log.
 func Logger(log *slog.Logger) hclog.Logger {
-	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Output: io.Discard, Level: hclog.Trace})
+	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{
+		Name: "raft", Output: io.Discard,
+		Level: hclog.Trace,
+	})
 	logger.RegisterSink(slogSink{log, &repetitions{said: make(map[string]time.Time)}})
 	return logger
 }
@@ -23,7 +26,8 @@ type slogSink struct {
 	latest *repetitions
 }
 
-// repetitions finds warnings and errors of raft that repeat within repetitionPause. They are logged at the debug level.
+// repetitions finds warnings and errors of raft that repeat within repetitionPause. They are logged
+// at the debug level.
 type repetitions struct {
 	mu   sync.Mutex
 	said map[string]time.Time // when each text was last logged above the debug level
@@ -34,7 +38,8 @@ const (
 	maxRepetitions  = 256
 )
 
-// isRepeated reports whether a text was logged within the last repetitionPause. Otherwise it records the text as logged now.
+// isRepeated reports whether a text was logged within the last repetitionPause. Otherwise it
+// records the text as logged now.
 func (r *repetitions) isRepeated(text string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,8 +54,9 @@ func (r *repetitions) isRepeated(text string) bool {
 	return false
 }
 
-// Accept implements hclog.SinkAdapter. It logs raft's errors as warnings, because most are failed messages to other members. It logs raft's warnings,
-// such as elections, at the info level, and everything else at the debug level.
+// Accept implements hclog.SinkAdapter. It logs raft's errors as warnings, because most are failed
+// messages to other members. It logs raft's warnings, such as elections, at the info level, and
+// everything else at the debug level.
 func (s slogSink) Accept(_ string, level hclog.Level, message string, args ...any) {
 	to := slog.LevelDebug
 	switch {

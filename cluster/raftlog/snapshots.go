@@ -9,7 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// SnapshotStore is a raft.SnapshotStore that keeps the positions and sizes of the retained snapshots in memory. It is safe for concurrent use.
+// SnapshotStore is a raft.SnapshotStore that keeps the positions and sizes of the retained
+// snapshots in memory. It is safe for concurrent use.
 type SnapshotStore struct {
 	raft.SnapshotStore
 	written func(bytes int64)
@@ -18,7 +19,8 @@ type SnapshotStore struct {
 	retained []snapshotInfo // positions of the retained snapshots, ascending
 }
 
-// snapshotInfo is the index and the term of the last entry in a snapshot, and the size of the snapshot in bytes.
+// snapshotInfo is the index and the term of the last entry in a snapshot, and the size of the
+// snapshot in bytes.
 type snapshotInfo struct {
 	index, term uint64
 	bytes       int64
@@ -27,8 +29,8 @@ type snapshotInfo struct {
 // ErrOlderSnapshot says that a newer snapshot was received while one was written.
 var ErrOlderSnapshot = errors.New("there is a newer snapshot")
 
-// NewSnapshotStore returns a SnapshotStore over another store. It calls written with the size of each snapshot, taken here or received, when the Close of
-// the snapshot's sink has succeeded.
+// NewSnapshotStore returns a SnapshotStore over another store. It calls written with the size of
+// each snapshot, taken here or received, when the Close of the snapshot's sink has succeeded.
 func NewSnapshotStore(store raft.SnapshotStore, written func(bytes int64)) (*SnapshotStore, error) {
 	s := &SnapshotStore{SnapshotStore: store, written: written}
 	list, err := store.List()
@@ -42,7 +44,8 @@ func NewSnapshotStore(store raft.SnapshotStore, written func(bytes int64)) (*Sna
 	return s, nil
 }
 
-// Newest returns the index and the term of the newest snapshot at or below an index, 0 where there is none.
+// Newest returns the index and the term of the newest snapshot at or below an index, 0 where there
+// is none.
 func (s *SnapshotStore) Newest(upTo uint64) (index, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,12 +67,14 @@ func (s *SnapshotStore) NewestBytes() int64 {
 	return s.retained[len(s.retained)-1].bytes
 }
 
-// Create implements raft.SnapshotStore. The sink's Close fails with ErrOlderSnapshot if a newer snapshot was closed meanwhile: raft v1.7.3
-// would record the older one as its last snapshot.
-func (s *SnapshotStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+// Create implements raft.SnapshotStore. The sink's Close fails with ErrOlderSnapshot if a newer
+// snapshot was closed meanwhile: raft v1.7.3 would record the older one as its last snapshot.
+func (s *SnapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
+	configuration raft.Configuration,
 	configurationIndex uint64, transport raft.Transport,
 ) (raft.SnapshotSink, error) {
-	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, transport)
+	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex,
+		transport)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +82,8 @@ func (s *SnapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 	return &meteredSink{SnapshotSink: sink, closed: closed, written: s.written}, nil
 }
 
-// closed records a snapshot whose sink was closed. It returns ErrOlderSnapshot, and records nothing, if there is a newer snapshot.
+// closed records a snapshot whose sink was closed. It returns ErrOlderSnapshot, and records
+// nothing, if there is a newer snapshot.
 func (s *SnapshotStore) closed(end snapshotInfo) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +96,9 @@ func (s *SnapshotStore) closed(end snapshotInfo) error {
 
 type meteredSink struct {
 	raft.SnapshotSink
-	closed  func(bytes int64) error // called when the snapshot is on the disk; Close returns its error
-	written func(bytes int64)       // called once, after closed returned nil
+	// called when the snapshot is on the disk; Close returns its error
+	closed  func(bytes int64) error
+	written func(bytes int64) // called once, after closed returned nil
 	bytes   int64
 	done    bool
 }

@@ -8,8 +8,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// StableStore is a raft.StableStore that ends the process when Set or SetUint64 fails, hangs, or would lower a term. It does not give up a write that
-// hangs: such a write could overwrite a newer vote later. Reads are not guarded.
+// StableStore is a raft.StableStore that ends the process when Set or SetUint64 fails, hangs, or
+// would lower a term. It does not give up a write that hangs: such a write could overwrite a newer
+// vote later. Reads are not guarded.
 type StableStore struct {
 	raft.StableStore
 	guard Guard
@@ -26,8 +27,9 @@ func (s *StableStore) Set(key, value []byte) error {
 	return s.guard.do("vote", func() error { return s.StableStore.Set(key, value) })
 }
 
-// SetUint64 implements raft.StableStore. A term never goes back. Raft may handle a heartbeat outside of its main goroutine, while this node
-// starts an election in a newer term. The heartbeat's older term must not replace that one.
+// SetUint64 implements raft.StableStore. A term never goes back. Raft may handle a heartbeat
+// outside of its main goroutine, while this node starts an election in a newer term. The
+// heartbeat's older term must not replace that one.
 func (s *StableStore) SetUint64(key []byte, value uint64) error {
 	var lower error
 	err := s.guard.do("term", func() error {
@@ -53,7 +55,8 @@ func (s *StableStore) SetUint64(key []byte, value uint64) error {
 // keyCurrentTerm is the key of raft's current term.
 const keyCurrentTerm = "CurrentTerm"
 
-// ignoreNotFound returns nil for the error of a stable store that does not have the key. Like raft, it knows that error by its text.
+// ignoreNotFound returns nil for the error of a stable store that does not have the key. Like raft,
+// it knows that error by its text.
 func ignoreNotFound(err error) error {
 	if err != nil && err.Error() == "not found" {
 		return nil

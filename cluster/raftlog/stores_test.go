@@ -41,8 +41,9 @@ func hasEntries(t *testing.T, log raft.LogStore, last uint64) {
 	}
 }
 
-// Stores belong to a member if they have an entry, a snapshot or the term of an election. The term alone that raft.BootstrapCluster writes before the first
-// entry does not count: the bootstrap was interrupted, and starts again.
+// Stores belong to a member if they have an entry, a snapshot or the term of an election. The term
+// alone that raft.BootstrapCluster writes before the first entry does not count: the bootstrap was
+// interrupted, and starts again.
 func TestTermOfAnInterruptedBootstrapIsNoState(t *testing.T) {
 	term := func(term uint64) func(*Stores) error {
 		return func(s *Stores) error { return s.Stable.SetUint64([]byte(keyCurrentTerm), term) }
@@ -76,7 +77,8 @@ func TestTermOfAnInterruptedBootstrapIsNoState(t *testing.T) {
 				if err := stores.ResetInterruptedBootstrap(); err != nil {
 					t.Error(err)
 				}
-				if has, err := raft.HasExistingState(stores.Log, stores.Stable, stores.Snapshots); err != nil || has != tc.want {
+				if has, err := raft.HasExistingState(stores.Log, stores.Stable,
+					stores.Snapshots); err != nil || has != tc.want {
 					t.Errorf("after the reset: %t, %v", has, err)
 				}
 				if err := stores.Close(); err != nil {
@@ -87,11 +89,13 @@ func TestTermOfAnInterruptedBootstrapIsNoState(t *testing.T) {
 	}
 }
 
-// A conflict with a new leader cuts the end of the log off, and what is left can be read when the node is started again.
+// A conflict with a new leader cuts the end of the log off, and what is left can be read when the
+// node is started again.
 func TestWALIsCutAndRead(t *testing.T) {
 	dir := t.TempDir()
 	stores := openStores(t, dir, WAL)
-	err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Log.DeleteRange(9, 10), stores.Log.StoreLogs(entries(9, 12)), stores.Close())
+	err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Log.DeleteRange(9, 10),
+		stores.Log.StoreLogs(entries(9, 12)), stores.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,12 +106,15 @@ func TestWALIsCutAndRead(t *testing.T) {
 	}
 }
 
-// A node that ended while it installed a snapshot has a log that ends before the snapshot. Raft then stores entries after the snapshot. A WAL cannot have a
-// gap, so the old entries are deleted first.
+// A node that ended while it installed a snapshot has a log that ends before the snapshot. Raft
+// then stores entries after the snapshot. A WAL cannot have a gap, so the old entries are deleted
+// first.
 func TestWALGoesOnBehindASnapshot(t *testing.T) {
 	stores := openStores(t, t.TempDir(), WAL)
-	log := NewCheckedLog(stores.Log, Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 1000)
-	if err := errors.Join(log.StoreLogs(entries(1, 5)), log.StoreLogs(entries(35, 36))); err != nil {
+	log := NewCheckedLog(stores.Log,
+		Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 1000)
+	if err := errors.Join(log.StoreLogs(entries(1, 5)),
+		log.StoreLogs(entries(35, 36))); err != nil {
 		t.Fatal(err)
 	}
 	first, err := log.FirstIndex()
@@ -126,11 +133,13 @@ func TestLastEntryMayBeInTheSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, snapshot := range []uint64{3, 9} {
-		sink, err := stores.Snapshots.Create(raft.SnapshotVersionMax, snapshot, snapshot, raft.Configuration{}, 1, nil)
+		sink, err := stores.Snapshots.Create(raft.SnapshotVersionMax, snapshot, snapshot,
+			raft.Configuration{}, 1, nil)
 		if err = errors.Join(err, sink.Close()); err != nil {
 			t.Fatal(err)
 		}
-		if term, index, err := stores.LastEntry(); err != nil || index != max(5, snapshot) || term != index {
+		if term, index, err := stores.LastEntry(); err != nil || index != max(5, snapshot) ||
+			term != index {
 			t.Errorf("with a snapshot at %d: term %d, index %d, %v", snapshot, term, index, err)
 		}
 	}
@@ -139,12 +148,14 @@ func TestLastEntryMayBeInTheSnapshot(t *testing.T) {
 	}
 }
 
-// ConvertLog copies only the entries after the gap that raft leaves in boltdb when it installs a snapshot. It fails if the folder already has a log of the
-// new kind that is older than the other one.
+// ConvertLog copies only the entries after the gap that raft leaves in boltdb when it installs a
+// snapshot. It fails if the folder already has a log of the new kind that is older than the other
+// one.
 func TestConvertLogSkipsAGapAndRefusesTwoLogs(t *testing.T) {
 	dir := t.TempDir()
 	stores := openStores(t, dir, BoltDB)
-	if err := errors.Join(stores.Log.StoreLogs(entries(1, 5)), stores.Log.StoreLogs(entries(35, 40)), stores.Close()); err != nil {
+	if err := errors.Join(stores.Log.StoreLogs(entries(1, 5)),
+		stores.Log.StoreLogs(entries(35, 40)), stores.Close()); err != nil {
 		t.Fatal(err)
 	}
 	empty, err := WAL.open(WAL.path(dir))
@@ -172,12 +183,19 @@ var _ raft.MonotonicLogStore = (*CheckedLog)(nil)
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// † On a follower with a snapshot, GetLog returns a placeholder for a missing entry: at the snapshot's index with the snapshot's term, and elsewhere with
-// term 0, which no leader's entry has. A placeholder is never stored.
+// † On a follower with a snapshot, GetLog returns a placeholder for a missing entry: at the
+// snapshot's index with the snapshot's term, and elsewhere with term 0, which no leader's entry
+// has. A placeholder is never stored.
 func TestFollowersLogAnswersForWhatItLacks(t *testing.T) {
 	store := raft.NewInmemStore()
-	log := NewCheckedLog(store, Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
-	noop := func(index, term uint64) *raft.Log { return &raft.Log{Index: index, Term: term, Type: raft.LogNoop} }
+	log := NewCheckedLog(store,
+		Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
+	noop := func(index, term uint64) *raft.Log {
+		return &raft.Log{
+			Index: index, Term: term,
+			Type: raft.LogNoop,
+		}
+	}
 	if err := log.StoreLogs([]*raft.Log{noop(5, 1), noop(6, 1)}); err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +206,8 @@ func TestFollowersLogAnswersForWhatItLacks(t *testing.T) {
 	for index, term := range map[uint64]uint64{4: 0, 5: 1, 6: 2, 7: 0} {
 		t.Run(fmt.Sprintf("index %v", index), func(t *testing.T) {
 			got := raft.Log{}
-			if err := log.GetLog(index, &got); err != nil || got.Index != index || got.Term != term {
+			if err := log.GetLog(index, &got); err != nil || got.Index != index ||
+				got.Term != term {
 				t.Errorf("at %d: %+v, %v; want term %d", index, got, err, term)
 			}
 			if err := log.StoreLog(&got); index != 5 && !errors.Is(err, ErrPlaceholder) {
@@ -198,10 +217,12 @@ func TestFollowersLogAnswersForWhatItLacks(t *testing.T) {
 	}
 }
 
-// Close of a snapshot fails if a newer snapshot was closed while this one was written. Otherwise raft would record the older one as its last snapshot.
+// Close of a snapshot fails if a newer snapshot was closed while this one was written. Otherwise
+// raft would record the older one as its last snapshot.
 func TestOlderSnapshotIsGivenUp(t *testing.T) {
 	var sizes []int64
-	store, err := NewSnapshotStore(raft.NewInmemSnapshotStore(), func(bytes int64) { sizes = append(sizes, bytes) })
+	store, err := NewSnapshotStore(raft.NewInmemSnapshotStore(),
+		func(bytes int64) { sizes = append(sizes, bytes) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +250,8 @@ func TestOlderSnapshotIsGivenUp(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for upTo, want := range map[uint64]uint64{100: 40, 40: 40, 39: 30, 30: 30, 29: 0} {
-		t.Run(fmt.Sprintf("up to %d", upTo), func(t *testing.T) { // keys are the arguments of Newest; two snapshots are retained
+		t.Run(fmt.Sprintf("up to %d", upTo), func(t *testing.T) {
+			// keys are the arguments of Newest; two snapshots are retained
 			if index, _ := store.Newest(upTo); index != want {
 				t.Errorf("the newest up to %d is %d, want %d", upTo, index, want)
 			}
@@ -249,12 +271,14 @@ func TestSnapshotsArePrivate(t *testing.T) {
 	if err := errors.Join(os.Chmod(dir, 0o755), openStores(t, dir, WAL).Close()); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(filepath.Join(dir, "snapshots")); err != nil || info.Mode().Perm() != 0o700 {
+	if info, err := os.Stat(filepath.Join(dir, "snapshots")); err != nil ||
+		info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 }
 
-// Of two logs, the one that stays must not end before the other, also where their last terms are the same.
+// Of two logs, the one that stays must not end before the other, also where their last terms are
+// the same.
 func TestConvertLogRefusesAShorterLogOfTheSameTerm(t *testing.T) {
 	dir := t.TempDir()
 	for kind, count := range map[Kind]uint64{BoltDB: 5, WAL: 3} {
@@ -262,9 +286,11 @@ func TestConvertLogRefusesAShorterLogOfTheSameTerm(t *testing.T) {
 		stores := openStores(t, only, kind)
 		err := stores.Stable.SetUint64([]byte(keyCurrentTerm), 2)
 		for index := uint64(1); index <= count; index++ {
-			err = errors.Join(err, stores.Log.StoreLog(&raft.Log{Index: index, Term: 2, Type: raft.LogNoop}))
+			err = errors.Join(err,
+				stores.Log.StoreLog(&raft.Log{Index: index, Term: 2, Type: raft.LogNoop}))
 		}
-		err = errors.Join(err, stores.Close(), os.Rename(kind.path(only), filepath.Join(dir, filepath.Base(kind.path(only)))))
+		err = errors.Join(err, stores.Close(),
+			os.Rename(kind.path(only), filepath.Join(dir, filepath.Base(kind.path(only)))))
 		if err != nil {
 			t.Fatal(err)
 		}

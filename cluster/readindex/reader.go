@@ -20,29 +20,35 @@ type pendingRead struct {
 type Environment struct {
 	// CommitIndex returns raft's commit index.
 	CommitIndex func() uint64
-	// Confirm returns nil if this node was still the leader, in the term of the leadership, at some moment after the call began.
+	// Confirm returns nil if this node was still the leader, in the term of the leadership, at some
+	// moment after the call began.
 	Confirm func(ctx context.Context) error
-	// LastCommand returns the index of the last command up to commit. If there is no command after applied, it may return any index up to applied. No-ops and configurations
-	// do not change the applied index, so a read waits for the last command and not for commit.
+	// LastCommand returns the index of the last command up to commit. If there is no command after
+	// applied, it may return any index up to applied. No-ops and configurations do not change the
+	// applied index, so a read waits for the last command and not for commit.
 	LastCommand func(commit, applied uint64) uint64
 	// State returns the state's status, and a channel that is closed when the state changes next.
 	State func() (fsm.Status, <-chan struct{})
 	// View runs a function with the state read-locked.
 	View func(func(*fsm.Machine))
-	// Done is called with the result of a read, and the applied index at which it was read. The state is read-locked.
+	// Done is called with the result of a read, and the applied index at which it was read. The
+	// state is read-locked.
 	Done func(tag any, index uint64, result fsm.Result)
 	// Failed is called with the tag of a read that gets no answer.
 	Failed func(tag any)
-	// OneByOne makes the Reader release the lock of the state after each read, and pause for as long as the read took, the wait for the lock included. Entries
-	// can then be applied in between. If it is false, the state is locked once for all reads of a round.
+	// OneByOne makes the Reader release the lock of the state after each read, and pause for as
+	// long as the read took, the wait for the lock included. Entries can then be applied in
+	// between. If it is false, the state is locked once for all reads of a round.
 	OneByOne bool
-	// ObserveReadIndex is called once in each round that reaches its read index. took is the time to confirm the leadership and to apply entries up to the read index.
+	// ObserveReadIndex is called once in each round that reaches its read index. took is the time
+	// to confirm the leadership and to apply entries up to the read index.
 	ObserveReadIndex func(took time.Duration)
 }
 
-// Reader answers reads by read index. A round takes the commit index, confirms the leadership, waits until that index is applied, and reads. One round serves all
-// reads that are queued when it begins. A Reader belongs to one leadership. Run is called once. Add and Flush are safe for concurrent
-// use.
+// Reader answers reads by read index. A round takes the commit index, confirms the leadership,
+// waits until that index is applied, and reads. One round serves all reads that are queued when it
+// begins. A Reader belongs to one leadership. Run is called once. Add and Flush are safe for
+// concurrent use.
 type Reader struct {
 	env Environment
 
@@ -79,7 +85,8 @@ func (r *Reader) Flush() {
 	}
 }
 
-// Run answers reads until the context ends or the leadership cannot be confirmed. Then it calls Failed for each read that is left.
+// Run answers reads until the context ends or the leadership cannot be confirmed. Then it calls
+// Failed for each read that is left.
 func (r *Reader) Run(ctx context.Context) error {
 	var err error
 	var reads []pendingRead
@@ -113,8 +120,9 @@ func (r *Reader) Run(ctx context.Context) error {
 	return err
 }
 
-// awaitReadIndex returns when the state has every command that was committed before the call. The commit index is current, as §6.4 demands: an entry of this term,
-// its LeaderStart, was committed before this Reader was made.
+// awaitReadIndex returns when the state has every command that was committed before the call. The
+// commit index is current, as §6.4 demands: an entry of this term, its LeaderStart, was committed
+// before this Reader was made.
 func (r *Reader) awaitReadIndex(ctx context.Context) error {
 	start := time.Now()
 	commit := r.env.CommitIndex()

@@ -13,7 +13,8 @@ import (
 	"holdfast/fsm"
 )
 
-// fakeCluster is what a Reader uses of its node: the state, the confirmations of the leadership, and the receiver of the results.
+// fakeCluster is what a Reader uses of its node: the state, the confirmations of the leadership,
+// and the receiver of the results.
 type fakeCluster struct {
 	machine *fsm.Machine
 
@@ -43,10 +44,14 @@ func (f *fakeCluster) tags(of *[]any) []any {
 
 var errEnded = errors.New("the leadership ended")
 
-// start runs a Reader with the commit index 5 and the applied index 4. It ends with the context, or when the test calls stop.
+// start runs a Reader with the commit index 5 and the applied index 4. It ends with the context, or
+// when the test calls stop.
 func start(t *testing.T) (f *fakeCluster, r *Reader, stop func() error) {
 	t.Helper()
-	f = &fakeCluster{machine: fsm.New(), index: 4, changed: make(chan struct{}), confirms: make(chan error, 10)}
+	f = &fakeCluster{
+		machine: fsm.New(), index: 4, changed: make(chan struct{}),
+		confirms: make(chan error, 10),
+	}
 	r = New(Environment{
 		CommitIndex: func() uint64 { return 5 },
 		Confirm: func(ctx context.Context) error {
@@ -93,7 +98,8 @@ func read(t *testing.T, r *Reader, tag any) {
 	r.Flush()
 }
 
-// A read is answered when the leadership is confirmed, and the state holds everything that was committed when the read came.
+// A read is answered when the leadership is confirmed, and the state holds everything that was
+// committed when the read came.
 func TestReadIsAnsweredBehindTheReadIndex(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, r, stop := start(t)
@@ -115,7 +121,8 @@ func TestReadIsAnsweredBehindTheReadIndex(t *testing.T) {
 	})
 }
 
-// A confirmation of the leadership counts only for the reads that were queued before it began. Later reads wait for the next one.
+// A confirmation of the leadership counts only for the reads that were queued before it began.
+// Later reads wait for the next one.
 func TestReadsNeedAConfirmationOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, r, stop := start(t)
@@ -135,7 +142,8 @@ func TestReadsNeedAConfirmationOfTheirOwn(t *testing.T) {
 	})
 }
 
-// With OneByOne the state is locked for each read anew, so that entries can be applied between reads that take long.
+// With OneByOne the state is locked for each read anew, so that entries can be applied between
+// reads that take long.
 func TestEachReadLocksTheState(t *testing.T) {
 	for each, want := range map[bool]int{true: 3, false: 1} {
 		t.Run(fmt.Sprintf("each %v", each), func(t *testing.T) {
@@ -145,19 +153,23 @@ func TestEachReadLocksTheState(t *testing.T) {
 				Done: func(any, uint64, fsm.Result) { answered++ },
 			})
 			command := &fsm.Command{Kind: fsm.KindScan, Key: []byte("*")}
-			left := r.answer(t.Context(), []pendingRead{{command: command}, {command: command}, {command: command}})
+			left := r.answer(t.Context(),
+				[]pendingRead{{command: command}, {command: command}, {command: command}})
 			if len(left) != 0 || views != want || answered != 3 {
-				t.Errorf("%d answers while the state was locked %d times, want %d", answered, views, want)
+				t.Errorf("%d answers while the state was locked %d times, want %d", answered, views,
+					want)
 			}
 		})
 	}
 }
 
-// Reads that take long do not hold up the end of a leadership: what is not answered by then is given back.
+// Reads that take long do not hold up the end of a leadership: what is not answered by then is
+// given back.
 func TestReadsEndWithTheLeadership(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := New(Environment{
-		OneByOne: true, View: func(view func(*fsm.Machine)) { view(fsm.New()) }, Done: func(any, uint64, fsm.Result) { cancel() },
+		OneByOne: true, View: func(view func(*fsm.Machine)) { view(fsm.New()) },
+		Done: func(any, uint64, fsm.Result) { cancel() },
 	})
 	command := &fsm.Command{Kind: fsm.KindScan, Key: []byte("*")}
 	left := r.answer(ctx, []pendingRead{{command, 1}, {command, 2}, {command, 3}})
@@ -166,7 +178,8 @@ func TestReadsEndWithTheLeadership(t *testing.T) {
 	}
 }
 
-// Done or Failed is called exactly once for each read, also for one that arrives while others are answered and the leadership ends.
+// Done or Failed is called exactly once for each read, also for one that arrives while others are
+// answered and the leadership ends.
 func TestEachReadComesBackOnceAtTheEnd(t *testing.T) {
 	for range 200 {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -174,10 +187,13 @@ func TestEachReadComesBackOnceAtTheEnd(t *testing.T) {
 		command := &fsm.Command{Kind: fsm.KindScan, Key: []byte("*")}
 		var r *Reader
 		r = New(Environment{
-			OneByOne: true, CommitIndex: func() uint64 { return 0 }, Confirm: func(context.Context) error { return nil },
-			LastCommand: func(uint64, uint64) uint64 { return 0 }, State: func() (fsm.Status, <-chan struct{}) { return fsm.Status{}, nil },
-			ObserveReadIndex: func(time.Duration) {}, View: func(view func(*fsm.Machine)) { view(fsm.New()) },
-			Failed: func(tag any) { returned[tag]++ },
+			OneByOne: true, CommitIndex: func() uint64 { return 0 },
+			Confirm:          func(context.Context) error { return nil },
+			LastCommand:      func(uint64, uint64) uint64 { return 0 },
+			State:            func() (fsm.Status, <-chan struct{}) { return fsm.Status{}, nil },
+			ObserveReadIndex: func(time.Duration) {},
+			View:             func(view func(*fsm.Machine)) { view(fsm.New()) },
+			Failed:           func(tag any) { returned[tag]++ },
 			Done: func(tag any, _ uint64, _ fsm.Result) {
 				if returned[tag]++; tag == 0 {
 					r.Add(command, 10)
@@ -201,7 +217,8 @@ func TestEachReadComesBackOnceAtTheEnd(t *testing.T) {
 	}
 }
 
-// If the leadership is not confirmed, Failed is called for each read that is not answered, in order. Then the Reader accepts no more reads.
+// If the leadership is not confirmed, Failed is called for each read that is not answered, in
+// order. Then the Reader accepts no more reads.
 func TestUnconfirmedReadsAreGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, r, stop := start(t)

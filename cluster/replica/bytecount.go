@@ -2,8 +2,9 @@ package replica
 
 import "sync"
 
-// byteCount counts the bytes of applied entries that are in no snapshot yet. Entries that are stored and not applied yet do not count: a snapshot that is
-// captured while a start replays the log does not cover them. It is safe for concurrent use.
+// byteCount counts the bytes of applied entries that are in no snapshot yet. Entries that are
+// stored and not applied yet do not count: a snapshot that is captured while a start replays the
+// log does not cover them. It is safe for concurrent use.
 type byteCount struct {
 	mu    sync.Mutex
 	total int64 // bytes of all entries applied since the start
@@ -17,7 +18,8 @@ func (c *byteCount) applied(bytes int) {
 	c.total += int64(bytes)
 }
 
-// beginSnapshot returns a function for a snapshot that is taken now. The caller calls it when that snapshot is written.
+// beginSnapshot returns a function for a snapshot that is taken now. The caller calls it when that
+// snapshot is written.
 func (c *byteCount) beginSnapshot() (written func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,8 +2,9 @@ package replica
 
 import "sync"
 
-// hashes has the state's hash after each of at least the last 16,384 entries, so that replicas with different applied indexes can be compared at one
-// index. No-ops, configurations and entries that a snapshot replaced have none. All methods are safe for concurrent use.
+// hashes has the state's hash after each of at least the last 16,384 entries, so that replicas with
+// different applied indexes can be compared at one index. No-ops, configurations and entries that a
+// snapshot replaced have none. All methods are safe for concurrent use.
 type hashes struct {
 	mu    sync.Mutex
 	slots [1 << 14]stateHash

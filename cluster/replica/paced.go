@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A snapshot is written with pauses, which leave the processors and the disk to requests. After at least workTime of work, the writer pauses for
-// pauseFactor times as long as it worked, but for maxPause at most, so that a snapshot also ends on a slow disk.
+// A snapshot is written with pauses, which leave the processors and the disk to requests. After at
+// least workTime of work, the writer pauses for pauseFactor times as long as it worked, but for
+// maxPause at most, so that a snapshot also ends on a slow disk.
 const (
 	workTime    = time.Millisecond
 	pauseFactor = 4

@@ -18,24 +18,29 @@ import (
 type Environment struct {
 	// Applied is called after each entry, with the state locked.
 	Applied func(outcome *fsm.EntryOutcome)
-	// Restored is called when a snapshot has replaced the state, with the new state's status and the state locked.
+	// Restored is called when a snapshot has replaced the state, with the new state's status and
+	// the state locked.
 	Restored func(status fsm.Status)
-	// ObserveApply is called after each entry, with the state locked. It gets the time to apply the entry, the wait for the lock and Applied included.
+	// ObserveApply is called after each entry, with the state locked. It gets the time to apply the
+	// entry, the wait for the lock and Applied included.
 	ObserveApply func(outcome *fsm.EntryOutcome, took time.Duration)
-	// WallAdvanced is called with the state's cluster clock (Status.Wall) when an entry has moved it forward, or when a restored snapshot has one:
-	// milliseconds since the Unix epoch. The state is locked.
+	// WallAdvanced is called with the state's cluster clock (Status.Wall) when an entry has moved
+	// it forward, or when a restored snapshot has one: milliseconds since the Unix epoch. The state
+	// is locked.
 	WallAdvanced func(wall int64)
 	// Monotonic is a clock that never goes back: the time since any fixed moment.
 	Monotonic func() time.Duration
-	// Pause waits for a duration between two writes of a snapshot. It returns early when the node stops, or if so many bytes of log were applied since the last
-	// snapshot that this one must end soon.
+	// Pause waits for a duration between two writes of a snapshot. It returns early when the node
+	// stops, or if so many bytes of log were applied since the last snapshot that this one must end
+	// soon.
 	Pause func(d time.Duration, bytesSinceSnapshot int64)
 	// Exit ends the process: the state cannot be trusted any more. It may return, in a simulation.
 	Exit func(error)
 }
 
-// Replica is the state machine of one member. Nothing else applies entries in a running node. Apply, ApplyBatch, Snapshot and Restore must not run at
-// the same time: raft never calls two of them at once. All other methods are safe for concurrent use.
+// Replica is the state machine of one member. Nothing else applies entries in a running node.
+// Apply, ApplyBatch, Snapshot and Restore must not run at the same time: raft never calls two of
+// them at once. All other methods are safe for concurrent use.
 type Replica struct {
 	env Environment
 
@@ -57,7 +62,8 @@ func New(env Environment) *Replica {
 // Apply implements raft.FSM.
 func (r *Replica) Apply(log *raft.Log) any { return r.ApplyBatch([]*raft.Log{log})[0] }
 
-// ApplyBatch implements raft.BatchingFSM. Each response is an *fsm.EntryOutcome, an error, or nil for an entry that is no command.
+// ApplyBatch implements raft.BatchingFSM. Each response is an *fsm.EntryOutcome, an error, or nil
+// for an entry that is no command.
 func (r *Replica) ApplyBatch(logs []*raft.Log) []any {
 	responses := make([]any, len(logs))
 	for i, log := range logs {
@@ -74,7 +80,8 @@ func (r *Replica) ApplyBatch(logs []*raft.Log) []any {
 	return responses
 }
 
-// ErrHalted says that this replica takes no more entries, because its state or its disk cannot be trusted.
+// ErrHalted says that this replica takes no more entries, because its state or its disk cannot be
+// trusted.
 var ErrHalted = errors.New("this node has stopped: its state or its disk cannot be trusted any more")
 
 func (r *Replica) apply(log *raft.Log) (*fsm.EntryOutcome, error) {
@@ -104,7 +111,8 @@ func (r *Replica) apply(log *raft.Log) (*fsm.EntryOutcome, error) {
 	return outcome, nil
 }
 
-// View runs f with the state read-locked. Other readers may run at the same time. Apply and Restore wait.
+// View runs f with the state read-locked. Other readers may run at the same time. Apply and Restore
+// wait.
 func (r *Replica) View(f func(*fsm.Machine)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -124,32 +132,40 @@ func (r *Replica) StatusAndChange() (fsm.Status, <-chan struct{}) {
 	return r.machine.Status(), r.changed
 }
 
-// Snapshot implements raft.FSM. It runs on the goroutine that applies entries, and only captures the state. Persist writes it later.
+// Snapshot implements raft.FSM. It runs on the goroutine that applies entries, and only captures
+// the state. Persist writes it later.
 func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	if r.halted.Load() {
 		return nil, ErrHalted
 	}
 	pace := func(w io.Writer) io.Writer {
-		return &pacedWriter{w: w, now: r.env.Monotonic, pause: func(d time.Duration) { r.env.Pause(d, r.BytesSinceSnapshot()) }, began: r.env.Monotonic()}
+		return &pacedWriter{
+			w: w, now: r.env.Monotonic,
+			pause: func(d time.Duration) { r.env.Pause(d, r.BytesSinceSnapshot()) },
+			began: r.env.Monotonic(),
+		}
 	}
 	return RaftSnapshot(r.Capture(), pace, r.bytes.beginSnapshot()), nil
 }
 
-// Capture returns the state as it is now; writing it comes later. The caller calls Release when that is done.
+// Capture returns the state as it is now; writing it comes later. The caller calls Release when
+// that is done.
 func (r *Replica) Capture() *fsm.Snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.machine.Snapshot()
 }
 
-// BytesSinceSnapshot returns the bytes of the entries that were applied and are in no written or restored snapshot.
+// BytesSinceSnapshot returns the bytes of the entries that were applied and are in no written or
+// restored snapshot.
 func (r *Replica) BytesSinceSnapshot() int64 { return r.bytes.sinceSnapshot() }
 
 // Halt makes the replica refuse all further entries, and take no more snapshots.
 func (r *Replica) Halt() { r.halted.Store(true) }
 
-// Hash returns the state's hash as it was after the entry at an index. The hashes after at least the last 16,384 entries are known, but not those of
-// no-ops, configurations and entries that a snapshot replaced.
+// Hash returns the state's hash as it was after the entry at an index. The hashes after at least
+// the last 16,384 entries are known, but not those of no-ops, configurations and entries that a
+// snapshot replaced.
 func (r *Replica) Hash(index uint64) (hash uint64, known bool) { return r.hashes.at(index) }
 
 // Restore implements raft.FSM.
@@ -175,8 +191,11 @@ func (r *Replica) Restore(snapshot io.ReadCloser) error {
 	return nil
 }
 
-// RaftSnapshot adapts a captured state to raft.FSMSnapshot. Persist writes it through the writer that pace returns, and calls done if it succeeds.
-func RaftSnapshot(snapshot *fsm.Snapshot, pace func(io.Writer) io.Writer, done func()) raft.FSMSnapshot {
+// RaftSnapshot adapts a captured state to raft.FSMSnapshot. Persist writes it through the writer
+// that pace returns, and calls done if it succeeds.
+func RaftSnapshot(snapshot *fsm.Snapshot, pace func(io.Writer) io.Writer,
+	done func(),
+) raft.FSMSnapshot {
 	return &fsmSnapshot{snapshot: snapshot, pace: pace, done: done}
 }
 

@@ -22,19 +22,27 @@ type recorder struct {
 
 func (r *recorder) env() Environment {
 	return Environment{
-		Applied: func(o *fsm.EntryOutcome) { r.outcomes = append(r.outcomes, o) }, ObserveApply: func(*fsm.EntryOutcome, time.Duration) {},
+		Applied:      func(o *fsm.EntryOutcome) { r.outcomes = append(r.outcomes, o) },
+		ObserveApply: func(*fsm.EntryOutcome, time.Duration) {},
 		Restored:     func(fsm.Status) { r.restores++ },
-		WallAdvanced: func(wall int64) { r.walls = append(r.walls, wall) }, Exit: func(err error) { r.exits = append(r.exits, err) },
-		Monotonic: func() time.Duration { return 0 }, Pause: func(time.Duration, int64) {},
+		WallAdvanced: func(wall int64) { r.walls = append(r.walls, wall) },
+		Exit:         func(err error) { r.exits = append(r.exits, err) },
+		Monotonic:    func() time.Duration { return 0 }, Pause: func(time.Duration, int64) {},
 	}
 }
 
 func log(index uint64, entry fsm.Entry) *raft.Log {
-	return &raft.Log{Index: index, Term: 1, Type: raft.LogCommand, Data: fsm.AppendEntry(nil, &entry)}
+	return &raft.Log{
+		Index: index, Term: 1, Type: raft.LogCommand,
+		Data: fsm.AppendEntry(nil, &entry),
+	}
 }
 
 func leaderStart() fsm.Entry {
-	return fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: 1, Version: fsm.Version}}}
+	return fsm.Entry{Commands: []fsm.Command{{
+		Kind: fsm.KindLeaderStart, Nonce: 1,
+		Version: fsm.Version,
+	}}}
 }
 
 // † An entry that cannot be applied halts the node rather than letting its state diverge.
@@ -50,7 +58,8 @@ func TestEntryThatCannotBeAppliedHaltsTheReplica(t *testing.T) {
 	if len(r.exits) != 1 || !errors.Is(r.exits[0], ErrHalted) {
 		t.Errorf("exits with %v", r.exits)
 	}
-	if err, _ := replica.Apply(log(3, leaderStart())).(error); !errors.Is(err, ErrHalted) || replica.Status() != before {
+	if err, _ := replica.Apply(log(3, leaderStart())).(error); !errors.Is(err, ErrHalted) ||
+		replica.Status() != before {
 		t.Errorf("goes on: %v", err)
 	}
 	if _, err := replica.Snapshot(); !errors.Is(err, ErrHalted) {
@@ -58,7 +67,8 @@ func TestEntryThatCannotBeAppliedHaltsTheReplica(t *testing.T) {
 	}
 }
 
-// Each entry is reported once, and the hash of its state is known. A wall clock that goes back is not reported.
+// Each entry is reported once, and the hash of its state is known. A wall clock that goes back is
+// not reported.
 func TestReplicaReportsEachEntry(t *testing.T) {
 	r := &recorder{}
 	replica := New(r.env())
@@ -103,7 +113,8 @@ func TestRestoredReplicaHasTheSnapshotsState(t *testing.T) {
 	if len(restored.walls) != 1 || restored.walls[0] != 7 {
 		t.Errorf("the wall clock of the snapshot is told as %v", restored.walls)
 	}
-	if err := to.Restore(io.NopCloser(bytes.NewReader([]byte("damaged")))); err == nil || to.Status() != from.Status() {
+	if err := to.Restore(io.NopCloser(bytes.NewReader([]byte("damaged")))); err == nil ||
+		to.Status() != from.Status() {
 		t.Errorf("a damaged snapshot: %v, %+v", err, to.Status())
 	}
 	if restored.restores != 1 {
@@ -111,7 +122,8 @@ func TestRestoredReplicaHasTheSnapshotsState(t *testing.T) {
 	}
 }
 
-// A snapshot covers the entries that were applied when it was captured. Those that are applied while it is written count for the next one.
+// A snapshot covers the entries that were applied when it was captured. Those that are applied
+// while it is written count for the next one.
 func TestBytesAppliedDuringASnapshotCountForTheNext(t *testing.T) {
 	replica := New((&recorder{}).env())
 	var next uint64

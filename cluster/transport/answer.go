@@ -14,7 +14,8 @@ import (
 const (
 	// maxServing bounds the calls of one connection that are served at once.
 	maxServing = 64
-	// maxAnonymousFrame bounds a frame, in bytes, of a caller that names no listener. anonymousTimeout bounds how long frames are read from its connection.
+	// maxAnonymousFrame bounds a frame, in bytes, of a caller that names no listener.
+	// anonymousTimeout bounds how long frames are read from its connection.
 	maxAnonymousFrame = 64 << 10
 	anonymousTimeout  = time.Minute
 	// writeTimeout bounds the write of one frame, of a request or an answer.
@@ -56,7 +57,8 @@ func (t *Transport) serveCalls(conn net.Conn, caller peer.Caller) {
 			break
 		}
 		handler := t.handler.Load()
-		if standing, _ := handler.Standing(caller.ID); caller.ID != "" && standing == peer.Stranger {
+		if standing, _ := handler.Standing(caller.ID); caller.ID != "" &&
+			standing == peer.Stranger {
 			break // it was removed
 		}
 		method := peer.Method(code)

@@ -21,7 +21,8 @@ type callEnvironment struct {
 	dial     func(id raft.ServerID, address string) (net.Conn, error)
 	start    func(work func()) // runs work in a goroutine that Transport.Close waits for
 	patience time.Duration     // how long a connection may be silent while a call waits
-	// onSilent is called after a call's deadline has passed and its connection was closed, because nothing had arrived for patience.
+	// onSilent is called after a call's deadline has passed and its connection was closed, because
+	// nothing had arrived for patience.
 	onSilent func(member raft.ServerAddress)
 }
 
@@ -61,11 +62,15 @@ func (c *callClients) release(client *callClient) {
 	client.calls--
 }
 
-// removeUnusedLocked removes each idle client without a call under way. Otherwise the clients of removed members, and of addresses that joining nodes named,
-// would stay.
+// removeUnusedLocked removes each idle client without a call under way. Otherwise the clients of
+// removed members, and of addresses that joining nodes named, would stay.
 func (c *callClients) removeUnusedLocked() {
 	now := time.Now()
-	maps.DeleteFunc(c.byPeer, func(_ raft.ServerAddress, client *callClient) bool { return client.calls == 0 && client.isIdle(now) })
+	maps.DeleteFunc(c.byPeer, func(_ raft.ServerAddress,
+		client *callClient,
+	) bool {
+		return client.calls == 0 && client.isIdle(now)
+	})
 }
 
 func (c *callClients) close() {
@@ -77,8 +82,11 @@ func (c *callClients) close() {
 	}
 }
 
-// Call implements peer.Client. If the member has no id, Call reaches the process that listens at the address.
-func (t *Transport) Call(ctx context.Context, member raft.Server, method peer.Method, request []byte) ([]byte, error) {
+// Call implements peer.Client. If the member has no id, Call reaches the process that listens at
+// the address.
+func (t *Transport) Call(ctx context.Context, member raft.Server, method peer.Method,
+	request []byte,
+) ([]byte, error) {
 	client, err := t.calls.get(member.ID, string(member.Address))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
@@ -103,7 +111,8 @@ type callClient struct {
 	closed     bool
 }
 
-// The delay after a failed attempt to connect starts at retryMin, and doubles with each failure up to retryMax.
+// The delay after a failed attempt to connect starts at retryMin, and doubles with each failure up
+// to retryMax.
 const (
 	retryMin = 50 * time.Millisecond
 	retryMax = 500 * time.Millisecond
@@ -111,19 +120,25 @@ const (
 
 // connection is one connection with the calls that wait for answers.
 type connection struct {
-	conn    net.Conn
-	writing *semaphore.Weighted // of size 1, held while a frame is written: a mutex whose Lock a context can end
+	conn net.Conn
+	// of size 1, held while a frame is written: a mutex whose Lock a context can end
+	writing *semaphore.Weighted
 
 	mu           sync.Mutex
 	lastID       uint64 // number of the last call
 	waiting      map[uint64]chan answer
 	lastReceived time.Time // when the last bytes arrived, also those of an unfinished answer
-	silentSince  time.Time // when the silence began: the send time of the first call that was given up without an answer. Bytes that arrive later end the silence
-	endErr       error     // why the connection ended; nil while it is open
+	// when the silence began: the send time of the first call that was given up without an answer.
+	// Bytes that arrive later end the silence
+	silentSince time.Time
+	endErr      error // why the connection ended; nil while it is open
 }
 
 func newConnection(conn net.Conn) *connection {
-	return &connection{conn: conn, writing: semaphore.NewWeighted(1), waiting: make(map[uint64]chan answer), lastReceived: time.Now()}
+	return &connection{
+		conn: conn, writing: semaphore.NewWeighted(1),
+		waiting: make(map[uint64]chan answer), lastReceived: time.Now(),
+	}
 }
 
 type answer struct {
@@ -201,7 +216,8 @@ func (c *callClient) drop(gone *connection, err error) {
 	gone.end(err)
 }
 
-// isIdle reports whether there is no connection, no attempt to open one, and no delay left before the next attempt.
+// isIdle reports whether there is no connection, no attempt to open one, and no delay left before
+// the next attempt.
 func (c *callClient) isIdle(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,7 +258,8 @@ func (c *callClient) call(ctx context.Context, method peer.Method, request []byt
 	case answer := <-answers:
 		return answer.body, answer.err
 	case <-ctx.Done():
-		if connection.forget(number, sentAt, c.env.patience) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if connection.forget(number, sentAt, c.env.patience) &&
+			errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			c.drop(connection, errSilent)
 			c.env.onSilent(joinTarget(c.id, raft.ServerAddress(c.address)))
 		}
@@ -253,13 +270,15 @@ func (c *callClient) call(ctx context.Context, method peer.Method, request []byt
 // errSilent says that nothing arrived on a connection for too long.
 var errSilent = errors.New("nothing arrived from the member in time")
 
-// minWriteTime is the minimum time limit for writing a frame, even if the call's deadline is sooner: a frame that is written in part ends the connection for
-// all calls.
+// minWriteTime is the minimum time limit for writing a frame, even if the call's deadline is
+// sooner: a frame that is written in part ends the connection for all calls.
 const minWriteTime = 100 * time.Millisecond
 
-// send writes a request. It returns the number of the call and the channel for its answer. The error wraps that of the context if nothing was written
-// because the context ended.
-func (c *connection) send(ctx context.Context, method peer.Method, request []byte) (uint64, <-chan answer, error) {
+// send writes a request. It returns the number of the call and the channel for its answer. The
+// error wraps that of the context if nothing was written because the context ended.
+func (c *connection) send(ctx context.Context, method peer.Method, request []byte) (uint64,
+	<-chan answer, error,
+) {
 	if err := c.writing.Acquire(ctx, 1); err != nil {
 		return 0, nil, err
 	}
@@ -290,8 +309,8 @@ func (c *connection) send(ctx context.Context, method peer.Method, request []byt
 // minPatience is the lower bound of Config.Patience.
 const minPatience = 900 * time.Millisecond
 
-// forget removes a call whose context has ended. It reports whether the connection is silent and must be closed: silentSince is more than patience ago, and
-// nothing has arrived since then.
+// forget removes a call whose context has ended. It reports whether the connection is silent and
+// must be closed: silentSince is more than patience ago, and nothing has arrived since then.
 func (c *connection) forget(number uint64, sentAt time.Time, patience time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

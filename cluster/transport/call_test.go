@@ -17,18 +17,30 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// While the member reads nothing, a send ends at the context's deadline, but not before minWriteTime and not after writeTimeout. A call that waits
-// to write ends with its context.
+// While the member reads nothing, a send ends at the context's deadline, but not before
+// minWriteTime and not after writeTimeout. A call that waits to write ends with its context.
 func TestSendIsBoundedByItsContext(t *testing.T) {
 	for name, test := range map[string]struct {
 		timeout, want time.Duration
 		writing       bool // another call writes
 		fails         error
 	}{
-		"shorter than a write may take": {timeout: minWriteTime / 2, want: minWriteTime, fails: os.ErrDeadlineExceeded},
-		"shorter than the write limit":  {timeout: writeTimeout / 2, want: writeTimeout / 2, fails: os.ErrDeadlineExceeded},
-		"longer than the write limit":   {timeout: 2 * writeTimeout, want: writeTimeout, fails: os.ErrDeadlineExceeded},
-		"behind another write":          {timeout: time.Second, want: time.Second, writing: true, fails: context.DeadlineExceeded},
+		"shorter than a write may take": {
+			timeout: minWriteTime / 2, want: minWriteTime,
+			fails: os.ErrDeadlineExceeded,
+		},
+		"shorter than the write limit": {
+			timeout: writeTimeout / 2, want: writeTimeout / 2,
+			fails: os.ErrDeadlineExceeded,
+		},
+		"longer than the write limit": {
+			timeout: 2 * writeTimeout, want: writeTimeout,
+			fails: os.ErrDeadlineExceeded,
+		},
+		"behind another write": {
+			timeout: time.Second, want: time.Second, writing: true,
+			fails: context.DeadlineExceeded,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -52,7 +64,8 @@ func TestSendIsBoundedByItsContext(t *testing.T) {
 	}
 }
 
-// A connection on which calls time out is closed only if nothing arrives: a large answer on a slow link is a sign of life.
+// A connection on which calls time out is closed only if nothing arrives: a large answer on a slow
+// link is a sign of life.
 func TestConnectionIsSilentOnlyIfNothingArrives(t *testing.T) {
 	const patience, step = time.Second, 500 * time.Millisecond
 	for name, test := range map[string]struct{ arrives, silent bool }{
@@ -64,7 +77,8 @@ func TestConnectionIsSilentOnlyIfNothingArrives(t *testing.T) {
 				here, there := net.Pipe()
 				silent := false
 				client := &callClient{env: &callEnvironment{
-					dial: func(raft.ServerID, string) (net.Conn, error) { return here, nil }, start: func(work func()) { go work() },
+					dial:     func(raft.ServerID, string) (net.Conn, error) { return here, nil },
+					start:    func(work func()) { go work() },
 					patience: patience, onSilent: func(raft.ServerAddress) { silent = true },
 				}}
 				defer there.Close()
@@ -74,12 +88,14 @@ func TestConnectionIsSilentOnlyIfNothingArrives(t *testing.T) {
 					_, err := client.call(t.Context(), peer.MethodPeerStatus, nil)
 					large <- err
 				}()
-				time.Sleep(step) // of the bubble: the next calls are sent later than the connection was opened
+				// of the bubble: the next calls are sent later than the connection was opened
+				time.Sleep(step)
 				var answer bytes.Buffer
 				_ = writeFrame(&answer, codeAnswer, 1, make([]byte, 100))
 				for answer.Len() > 0 {
 					ctx, cancel := context.WithTimeout(t.Context(), step)
-					if _, err := client.call(ctx, peer.MethodTerm, nil); !errors.Is(err, context.DeadlineExceeded) && !silent {
+					if _, err := client.call(ctx, peer.MethodTerm, nil); !errors.Is(err,
+						context.DeadlineExceeded) && !silent {
 						t.Errorf("a call that is not answered: %v", err)
 					}
 					cancel()
@@ -101,14 +117,17 @@ func TestConnectionIsSilentOnlyIfNothingArrives(t *testing.T) {
 	}
 }
 
-// A call that is given up at once does not end the connection for other calls, however long nothing has arrived on it.
+// A call that is given up at once does not end the connection for other calls, however long nothing
+// has arrived on it.
 func TestBriefCallEndsNoIdleConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
 		defer there.Close()
 		client := &callClient{env: &callEnvironment{
-			dial: func(raft.ServerID, string) (net.Conn, error) { return here, nil }, start: func(work func()) { go work() },
-			patience: time.Second, onSilent: func(raft.ServerAddress) { t.Error("the member counts as silent") },
+			dial:     func(raft.ServerID, string) (net.Conn, error) { return here, nil },
+			start:    func(work func()) { go work() },
+			patience: time.Second,
+			onSilent: func(raft.ServerAddress) { t.Error("the member counts as silent") },
 		}}
 		go func() { _, _ = io.Copy(io.Discard, there) }()
 		long := make(chan error, 1)
@@ -119,7 +138,8 @@ func TestBriefCallEndsNoIdleConnection(t *testing.T) {
 		time.Sleep(time.Hour)
 		brief, stop := context.WithTimeout(t.Context(), time.Millisecond)
 		defer stop()
-		if _, err := client.call(brief, peer.MethodHash, nil); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := client.call(brief, peer.MethodHash, nil); !errors.Is(err,
+			context.DeadlineExceeded) {
 			t.Errorf("the brief call: %v", err)
 		}
 		_ = writeFrame(there, codeAnswer, 1, nil)
@@ -135,7 +155,10 @@ func TestNewConnectionIsNotSilent(t *testing.T) {
 	here, there := net.Pipe()
 	defer there.Close()
 	var open conns[*raftConn]
-	layer := streamLayer{ctx: t.Context(), outbound: &open, dial: func(context.Context, raft.ServerID, string) (net.Conn, error) { return here, nil }}
+	layer := streamLayer{
+		ctx: t.Context(), outbound: &open,
+		dial: func(context.Context, raft.ServerID, string) (net.Conn, error) { return here, nil },
+	}
 	conn, err := layer.Dial(joinTarget("n2", "n2:7400"), time.Minute)
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +169,8 @@ func TestNewConnectionIsNotSilent(t *testing.T) {
 	}
 }
 
-// Idle clients, such as those of addresses that joining nodes named, are removed. A client that is connected or in use stays.
+// Idle clients, such as those of addresses that joining nodes named, are removed. A client that is
+// connected or in use stays.
 func TestClientsOfGoneMembersAreRemoved(t *testing.T) {
 	listener := listen(t, "n2.b", nil, knowing(peer.Known, "n1.a"))
 	caller := listen(t, "n1.a", nil, knowing(peer.Known))

@@ -8,7 +8,8 @@ import (
 	"holdfast/internal/ordered"
 )
 
-// conns is a set of open connections, all accepted or all dialled, through which they can be closed. All methods are safe for concurrent use.
+// conns is a set of open connections, all accepted or all dialled, through which they can be
+// closed. All methods are safe for concurrent use.
 type conns[T interface {
 	comparable
 	net.Conn
@@ -44,7 +45,8 @@ func (c *conns[T]) closeAll() {
 	c.closeIf(func(T) bool { return true })
 }
 
-// closeIf closes the connections for which chosen returns true. Reads and writes in progress fail, too. chosen is called with c.mu held.
+// closeIf closes the connections for which chosen returns true. Reads and writes in progress fail,
+// too. chosen is called with c.mu held.
 func (c *conns[T]) closeIf(chosen func(T) bool) {
 	var ending []T
 	c.mu.Lock()
@@ -55,11 +57,14 @@ func (c *conns[T]) closeIf(chosen func(T) bool) {
 	}
 	c.mu.Unlock()
 	for _, conn := range ending {
-		_ = conn.SetDeadline(time.Unix(1, 0)) // ends the reads and writes of all of them before the first Close, which may take 5 s to send TLS's last alert
+		// ends the reads and writes of all of them before the first Close, which may take 5 s to
+		// send TLS's last alert
+		_ = conn.SetDeadline(time.Unix(1, 0))
 	}
 	var closing sync.WaitGroup
 	for _, conn := range ending {
-		closing.Go(func() { _ = conn.Close() }) // what uses the connection gets an error from its read or write
+		// what uses the connection gets an error from its read or write
+		closing.Go(func() { _ = conn.Close() })
 	}
 	closing.Wait()
 }

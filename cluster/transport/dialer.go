@@ -16,8 +16,11 @@ import (
 // dialer opens connections to other members.
 type dialer struct{ config *Config }
 
-// dial opens a connection to a member, and returns the id of the member that listens there. If to is empty, any node may listen there.
-func (d *dialer) dial(ctx context.Context, k kind, to raft.ServerID, address string) (net.Conn, raft.ServerID, error) {
+// dial opens a connection to a member, and returns the id of the member that listens there. If to
+// is empty, any node may listen there.
+func (d *dialer) dial(ctx context.Context, k kind, to raft.ServerID, address string) (net.Conn,
+	raft.ServerID, error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, d.config.Timeout)
 	defer cancel()
 	raw, err := d.config.Network.Dial(ctx, address)

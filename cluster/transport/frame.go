@@ -33,7 +33,8 @@ func writeFrame(w io.Writer, code byte, number uint64, body []byte) error {
 	return err
 }
 
-// readFrame reads a frame of at most limit bytes. It allocates memory in steps, as bytes arrive, and not at once for the claimed length.
+// readFrame reads a frame of at most limit bytes. It allocates memory in steps, as bytes arrive,
+// and not at once for the claimed length.
 func readFrame(r *bufio.Reader, limit uint32) (code byte, number uint64, body []byte, err error) {
 	var header [frameHeader]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {

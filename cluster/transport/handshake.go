@@ -22,14 +22,17 @@ const (
 	kindHTTP kind = "http"
 )
 
-// hello is the caller's first message on a connection. The names of its fields are part of the protocol between members.
+// hello is the caller's first message on a connection. The names of its fields are part of the
+// protocol between members.
 type hello struct {
-	Protocol int           `json:"protocol"`
-	Cluster  string        `json:"cluster"`
-	Kind     kind          `json:"kind"`
-	To       raft.ServerID `json:"to,omitempty"` // id of the member that is meant. Empty means whichever node listens there: only for kindCall, and the caller gets no rights of a member
-	From     raft.ServerID `json:"from"`
-	Address  string        `json:"address"` // host:port at which the caller is reached
+	Protocol int    `json:"protocol"`
+	Cluster  string `json:"cluster"`
+	Kind     kind   `json:"kind"`
+	// id of the member that is meant. Empty means whichever node listens there: only for kindCall,
+	// and the caller gets no rights of a member
+	To      raft.ServerID `json:"to,omitempty"`
+	From    raft.ServerID `json:"from"`
+	Address string        `json:"address"` // host:port at which the caller is reached
 }
 
 // welcome is the listener's answer to a hello.
@@ -54,7 +57,8 @@ const protocolVersion = 1
 
 // Errors of refused connections. Each wraps peer.ErrUnreachable: no request was sent.
 var (
-	ErrProtocol    = fmt.Errorf("%w: it speaks another version of the protocol between members", peer.ErrUnreachable)
+	ErrProtocol = fmt.Errorf("%w: it speaks another version of the protocol between members",
+		peer.ErrUnreachable)
 	ErrCluster     = fmt.Errorf("%w: it belongs to another cluster", peer.ErrUnreachable)
 	ErrOtherMember = fmt.Errorf("%w: another member listens there", peer.ErrUnreachable)
 	ErrCertificate = fmt.Errorf("%w: it refuses this node's certificate", peer.ErrUnreachable)
@@ -78,7 +82,8 @@ func (r refusal) err() error {
 	}
 }
 
-// maxHello is the maximum size of a hello or a welcome in bytes. It limits what is read before the other side is known.
+// maxHello is the maximum size of a hello or a welcome in bytes. It limits what is read before the
+// other side is known.
 const maxHello = 4096
 
 var errHello = errors.New("malformed handshake")
@@ -114,11 +119,12 @@ func readMessage(r io.Reader, message any) error {
 	return nil
 }
 
-// greet sends the hello and reads the answer. It returns the listener's id. The error wraps peer.ErrRejected if the listener is the member named by to, and
-// refuses the connection.
+// greet sends the hello and reads the answer. It returns the listener's id. The error wraps
+// peer.ErrRejected if the listener is the member named by to, and refuses the connection.
 func (d *dialer) greet(conn net.Conn, k kind, to raft.ServerID) (raft.ServerID, error) {
 	ours := hello{
-		Protocol: protocolVersion, Cluster: d.config.Cluster, Kind: k, To: to, From: d.config.ID, Address: d.config.Advertise,
+		Protocol: protocolVersion, Cluster: d.config.Cluster, Kind: k, To: to, From: d.config.ID,
+		Address: d.config.Advertise,
 	}
 	if err := writeMessage(conn, &ours); err != nil {
 		return "", err
@@ -140,8 +146,8 @@ type admitter struct {
 	standing func(id raft.ServerID) (peer.Standing, raft.ServerAddress)
 }
 
-// admit reads the hello and answers it. A caller without a certificate of a configured authority does not get
-// here: its TLS handshake fails.
+// admit reads the hello and answers it. A caller without a certificate of a configured authority
+// does not get here: its TLS handshake fails.
 func (a admitter) admit(conn net.Conn) (hello, error) {
 	var theirs hello
 	if err := readMessage(conn, &theirs); err != nil {
@@ -152,7 +158,8 @@ func (a admitter) admit(conn net.Conn) (hello, error) {
 		return theirs, err
 	}
 	if refused != "" {
-		return theirs, fmt.Errorf("refused a connection from %s at %s to %q: %s", theirs.From, theirs.Address, theirs.To, refused)
+		return theirs, fmt.Errorf("refused a connection from %s at %s to %q: %s", theirs.From,
+			theirs.Address, theirs.To, refused)
 	}
 	return theirs, nil
 }
@@ -174,7 +181,8 @@ func (a admitter) judge(conn net.Conn, theirs *hello) refusal {
 	switch { // the certificate of a Known member must name the host of its address, too
 	case standing == peer.Stranger || standing == peer.Possible && theirs.Kind == kindHTTP:
 		return refuseNotAMember
-	case standing == peer.Known && a.config.TLS.PeerHasName(conn, name, peer.HostOf(address)), a.config.TLS.PeerHasName(conn, name):
+	case standing == peer.Known && a.config.TLS.PeerHasName(conn, name, peer.HostOf(address)),
+		a.config.TLS.PeerHasName(conn, name):
 		return ""
 	default:
 		return refuseCertificate

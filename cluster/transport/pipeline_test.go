@@ -11,8 +11,8 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// After the first refusal in a pipeline, raft's reader reads no more answers, and its sender may send a few more messages before it notices. None of these
-// sends may wait until an answer is read.
+// After the first refusal in a pipeline, raft's reader reads no more answers, and its sender may
+// send a few more messages before it notices. None of these sends may wait until an answer is read.
 func TestAPipelineTakesMoreWhenNobodyListens(t *testing.T) {
 	follower := listen(t, "n2", nil, knowing(peer.Known, "n1"))
 	leader := listen(t, "n1", nil, knowing(peer.Known, "n2"))
@@ -43,7 +43,8 @@ func TestAPipelineTakesMoreWhenNobodyListens(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() {
 		for range 8 {
-			if _, err := pipeline.AppendEntries(&raft.AppendEntriesRequest{}, &raft.AppendEntriesResponse{}); err != nil {
+			if _, err := pipeline.AppendEntries(&raft.AppendEntriesRequest{},
+				&raft.AppendEntriesResponse{}); err != nil {
 				sent <- err
 				return
 			}
@@ -63,13 +64,16 @@ func TestAPipelineTakesMoreWhenNobodyListens(t *testing.T) {
 	}
 }
 
-// answering is a pipeline that answers each message at once. AppendEntries blocks until that answer is read.
+// answering is a pipeline that answers each message at once. AppendEntries blocks until that answer
+// is read.
 type answering struct {
 	answers chan raft.AppendFuture
 	closed  chan struct{}
 }
 
-func (a *answering) AppendEntries(*raft.AppendEntriesRequest, *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+func (a *answering) AppendEntries(*raft.AppendEntriesRequest,
+	*raft.AppendEntriesResponse,
+) (raft.AppendFuture, error) {
 	select {
 	case a.answers <- nil:
 		return nil, nil
@@ -85,10 +89,14 @@ func (a *answering) Close() error {
 	return nil
 }
 
-// † Raft may go on sending after it has stopped to read the answers: a send fails before it would block for ever.
+// † Raft may go on sending after it has stopped to read the answers: a send fails before it would
+// block for ever.
 func TestSendIntoAPipelineThatNobodyListensToFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPipeline(&answering{answers: make(chan raft.AppendFuture), closed: make(chan struct{})})
+		p := newPipeline(&answering{
+			answers: make(chan raft.AppendFuture),
+			closed:  make(chan struct{}),
+		})
 		sent := 0
 		for ; sent < 2*maxUnread; sent++ { // a send that does not return is a deadlock of the test
 			if _, err := p.AppendEntries(nil, nil); err != nil {

@@ -39,13 +39,14 @@ func (l streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (ne
 	return opened, nil
 }
 
-// raftConn is a connection that raft has dialled. The Transport keeps these, so that it can close them when the member is
-// silent: raft itself would wait for its long deadline.
+// raftConn is a connection that raft has dialled. The Transport keeps these, so that it can close
+// them when the member is silent: raft itself would wait for its long deadline.
 type raftConn struct {
 	net.Conn
-	closed     func(*raftConn)
-	target     raft.ServerAddress
-	lastActive atomic.Int64 // when something was last sent or received, in nanoseconds since the Unix epoch
+	closed func(*raftConn)
+	target raft.ServerAddress
+	// when something was last sent or received, in nanoseconds since the Unix epoch
+	lastActive atomic.Int64
 }
 
 // Read implements net.Conn.
@@ -66,8 +67,8 @@ func (o *raftConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// silentTo reports whether the connection is one to the target on which nothing was sent or received for patience. One that
-// sends a snapshot to a slow receiver is not silent.
+// silentTo reports whether the connection is one to the target on which nothing was sent or
+// received for patience. One that sends a snapshot to a slow receiver is not silent.
 func (o *raftConn) silentTo(target raft.ServerAddress, patience time.Duration) bool {
 	return o.target == target && time.Since(time.Unix(0, o.lastActive.Load())) > patience
 }
@@ -78,7 +79,8 @@ func (o *raftConn) Close() error {
 	return o.Conn.Close()
 }
 
-// Addr implements net.Listener. It returns the advertised address, because raft uses it as this member's own address.
+// Addr implements net.Listener. It returns the advertised address, because raft uses it as this
+// member's own address.
 func (l streamLayer) Addr() net.Addr { return advertised(l.advertise) }
 
 type advertised string
@@ -86,8 +88,9 @@ type advertised string
 func (advertised) Network() string  { return "tcp" }
 func (a advertised) String() string { return string(a) }
 
-// raftTransport is raft's NetworkTransport with the target's raft id in every address. It embeds the type and not the interface
-// raft.Transport, because raft makes no pre-votes with a transport that does not implement raft.WithPreVote.
+// raftTransport is raft's NetworkTransport with the target's raft id in every address. It embeds
+// the type and not the interface raft.Transport, because raft makes no pre-votes with a transport
+// that does not implement raft.WithPreVote.
 type raftTransport struct {
 	*raft.NetworkTransport
 	abort func()
@@ -102,8 +105,9 @@ var (
 // maxPooled is how many idle connections to one member raft keeps.
 const maxPooled = 2
 
-// retryStale sends a request, and repeats it while it fails because a pooled connection has ended, as after a restart of the
-// member. Each attempt uses up one pooled connection. The request may arrive twice, so it must be idempotent.
+// retryStale sends a request, and repeats it while it fails because a pooled connection has ended,
+// as after a restart of the member. Each attempt uses up one pooled connection. The request may
+// arrive twice, so it must be idempotent.
 func retryStale(request func() error) (err error) {
 	for range maxPooled + 1 {
 		if err = request(); !isStaleConn(err) {
@@ -113,9 +117,11 @@ func retryStale(request func() error) (err error) {
 	return err
 }
 
-// isStaleConn reports whether an error may be that of a connection that had ended before it was used.
+// isStaleConn reports whether an error may be that of a connection that had ended before it was
+// used.
 func isStaleConn(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
+	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // Abort is Transport.Abort: it closes the connections on which raft may be waiting.
@@ -132,7 +138,9 @@ func (r *raftTransport) Close() error {
 }
 
 // AppendEntriesPipeline implements raft.Transport.
-func (r *raftTransport) AppendEntriesPipeline(id raft.ServerID, address raft.ServerAddress) (raft.AppendPipeline, error) {
+func (r *raftTransport) AppendEntriesPipeline(id raft.ServerID,
+	address raft.ServerAddress,
+) (raft.AppendPipeline, error) {
 	inner, err := r.NetworkTransport.AppendEntriesPipeline(id, joinTarget(id, address))
 	if err != nil {
 		return nil, err
@@ -141,26 +149,45 @@ func (r *raftTransport) AppendEntriesPipeline(id raft.ServerID, address raft.Ser
 }
 
 // AppendEntries implements raft.Transport.
-func (r *raftTransport) AppendEntries(id raft.ServerID, address raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	return retryStale(func() error { return r.NetworkTransport.AppendEntries(id, joinTarget(id, address), args, resp) })
+func (r *raftTransport) AppendEntries(id raft.ServerID, address raft.ServerAddress,
+	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
+) error {
+	return retryStale(func() error {
+		return r.NetworkTransport.AppendEntries(id,
+			joinTarget(id, address), args, resp)
+	})
 }
 
 // RequestVote implements raft.Transport.
-func (r *raftTransport) RequestVote(id raft.ServerID, address raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	return retryStale(func() error { return r.NetworkTransport.RequestVote(id, joinTarget(id, address), args, resp) })
+func (r *raftTransport) RequestVote(id raft.ServerID, address raft.ServerAddress,
+	args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse,
+) error {
+	return retryStale(func() error {
+		return r.NetworkTransport.RequestVote(id,
+			joinTarget(id, address), args, resp)
+	})
 }
 
 // RequestPreVote implements raft.WithPreVote.
-func (r *raftTransport) RequestPreVote(id raft.ServerID, address raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	return retryStale(func() error { return r.NetworkTransport.RequestPreVote(id, joinTarget(id, address), args, resp) })
+func (r *raftTransport) RequestPreVote(id raft.ServerID, address raft.ServerAddress,
+	args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse,
+) error {
+	return retryStale(func() error {
+		return r.NetworkTransport.RequestPreVote(id,
+			joinTarget(id, address), args, resp)
+	})
 }
 
 // InstallSnapshot implements raft.Transport.
-func (r *raftTransport) InstallSnapshot(id raft.ServerID, address raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+func (r *raftTransport) InstallSnapshot(id raft.ServerID, address raft.ServerAddress,
+	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader,
+) error {
 	return r.NetworkTransport.InstallSnapshot(id, joinTarget(id, address), args, resp, data)
 }
 
 // TimeoutNow implements raft.Transport.
-func (r *raftTransport) TimeoutNow(id raft.ServerID, address raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+func (r *raftTransport) TimeoutNow(id raft.ServerID, address raft.ServerAddress,
+	args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse,
+) error {
 	return r.NetworkTransport.TimeoutNow(id, joinTarget(id, address), args, resp)
 }

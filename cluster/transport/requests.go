@@ -5,13 +5,15 @@ import (
 	"time"
 )
 
-// stallTime is how long raft waits for the next bytes of a request that has begun to arrive. A member does not vote while it receives a snapshot. So a leader
-// that hangs while it sends one would hold up the election of its successor.
+// stallTime is how long raft waits for the next bytes of a request that has begun to arrive. A
+// member does not vote while it receives a snapshot. So a leader that hangs while it sends one
+// would hold up the election of its successor.
 const stallTime = 10 * time.Second
 
-// requestConn is a connection on which raft serves requests, one after the other: it reads a request, and then writes the response. It waits for the beginning
-// of a request without a limit, and for each further piece of it no longer than stall. At most one goroutine at a time
-// reads or writes.
+// requestConn is a connection on which raft serves requests, one after the other: it reads a
+// request, and then writes the response. It waits for the beginning of a request without a limit,
+// and for each further piece of it no longer than stall. At most one goroutine at a time reads or
+// writes.
 type requestConn struct {
 	net.Conn
 	stall   time.Duration

@@ -27,9 +27,11 @@ func (h hangingSnapshot) Read(p []byte) (int, error) {
 	return 0, io.ErrUnexpectedEOF
 }
 
-// Raft gives up a snapshot whose sender hangs within it. An idle connection, on which no request has begun, has no time limit.
+// Raft gives up a snapshot whose sender hangs within it. An idle connection, on which no request
+// has begun, has no time limit.
 func TestSnapshotThatStallsIsGivenUp(t *testing.T) {
-	from, to := listen(t, "n1", nil, knowing(peer.Known, "n2")), listen(t, "n2", nil, knowing(peer.Known, "n1"))
+	from, to := listen(t, "n1", nil, knowing(peer.Known, "n2")),
+		listen(t, "n2", nil, knowing(peer.Known, "n1"))
 	to.stallTime = 200 * time.Millisecond
 	receiver, sender := to.Raft(), from.Raft()
 	for _, opened := range []raft.Transport{receiver, sender} {
@@ -54,7 +56,8 @@ func TestSnapshotThatStallsIsGivenUp(t *testing.T) {
 	}()
 	server := to.server()
 	entries := func() error {
-		return sender.AppendEntries(server.ID, server.Address, &raft.AppendEntriesRequest{Term: 1}, &raft.AppendEntriesResponse{})
+		return sender.AppendEntries(server.ID, server.Address, &raft.AppendEntriesRequest{Term: 1},
+			&raft.AppendEntriesResponse{})
 	}
 	for range 2 {
 		if err := entries(); err != nil {
@@ -66,7 +69,9 @@ func TestSnapshotThatStallsIsGivenUp(t *testing.T) {
 	end, sent := make(chan struct{}), make(chan error, 1)
 	snapshot := hangingSnapshot{bytes.NewReader(make([]byte, 1000)), end}
 	go func() {
-		sent <- sender.InstallSnapshot(server.ID, server.Address, &raft.InstallSnapshotRequest{Term: 1, Size: 1 << 20}, &raft.InstallSnapshotResponse{}, snapshot)
+		sent <- sender.InstallSnapshot(server.ID, server.Address,
+			&raft.InstallSnapshotRequest{Term: 1, Size: 1 << 20}, &raft.InstallSnapshotResponse{},
+			snapshot)
 	}()
 	select {
 	case err := <-received:

@@ -4,5 +4,6 @@ package transport
 
 import "net"
 
-// tune does nothing: only Linux has TCP_USER_TIMEOUT. Elsewhere the deadlines of raft and of the callers end a dead connection.
+// tune does nothing: only Linux has TCP_USER_TIMEOUT. Elsewhere the deadlines of raft and of the
+// callers end a dead connection.
 func tune(net.Conn, kind) {}

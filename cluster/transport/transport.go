@@ -18,7 +18,8 @@ import (
 	"holdfast/internal/tlsconfig"
 )
 
-// Config says who this member is and how it is reached. All fields but TLS, Network and Patience are required.
+// Config says who this member is and how it is reached. All fields but TLS, Network and Patience
+// are required.
 type Config struct {
 	Cluster   string
 	ID        raft.ServerID
@@ -30,8 +31,9 @@ type Config struct {
 	Network Network
 	// Timeout bounds a connection attempt with its handshake.
 	Timeout time.Duration
-	// Patience is how long a member may be silent while calls to it wait. When a call's deadline passes after a longer silence, the silent connections to the
-	// member are closed. A value below 0.9 s counts as 0.9 s.
+	// Patience is how long a member may be silent while calls to it wait. When a call's deadline
+	// passes after a longer silence, the silent connections to the member are closed. A value below
+	// 0.9 s counts as 0.9 s.
 	Patience time.Duration
 	Log      *slog.Logger
 }
@@ -56,12 +58,15 @@ func (tcp) Dial(ctx context.Context, address string) (net.Conn, error) {
 // Handler answers other members. It must be safe for concurrent use.
 type Handler interface {
 	// Handle answers a call.
-	Handle(ctx context.Context, caller peer.Caller, method peer.Method, request []byte) ([]byte, error)
-	// Standing returns whether an id is that of a member, as far as this node knows, and the member's address.
+	Handle(ctx context.Context, caller peer.Caller, method peer.Method, request []byte) ([]byte,
+		error)
+	// Standing returns whether an id is that of a member, as far as this node knows, and the
+	// member's address.
 	Standing(id raft.ServerID) (peer.Standing, raft.ServerAddress)
 }
 
-// Transport is a listener and the connections to other members. Its methods are safe for concurrent use.
+// Transport is a listener and the connections to other members. Its methods are safe for concurrent
+// use.
 type Transport struct {
 	config   Config
 	dialer   dialer
@@ -76,7 +81,8 @@ type Transport struct {
 	workers sync.WaitGroup
 	closing sync.Once
 
-	admitting chan struct{} // semaphore: has an element for each connection whose handshake is under way
+	// semaphore: has an element for each connection whose handshake is under way
+	admitting chan struct{}
 	stallTime time.Duration // see requestConn.stall
 	accepted  conns[*acceptedConn]
 	outbound  conns[*raftConn] // connections that raft has dialled
@@ -99,7 +105,8 @@ func Listen(config Config) (*Transport, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	t := &Transport{
 		config: config, listener: listener, ctx: ctx, stop: stop,
-		admitting: make(chan struct{}, maxAdmitting), stallTime: stallTime, raft: newAdmittedListener(listener.Addr()), http: newAdmittedListener(listener.Addr()),
+		admitting: make(chan struct{}, maxAdmitting), stallTime: stallTime,
+		raft: newAdmittedListener(listener.Addr()), http: newAdmittedListener(listener.Addr()),
 	}
 	t.dialer.config = &t.config
 	patience := max(config.Patience, minPatience)
@@ -120,7 +127,8 @@ func Listen(config Config) (*Transport, error) {
 // Address returns where the transport listens.
 func (t *Transport) Address() string { return t.listener.Addr().String() }
 
-// Serve starts to admit connections. The handler answers the calls that arrive on them. A later Serve replaces the handler.
+// Serve starts to admit connections. The handler answers the calls that arrive on them. A later
+// Serve replaces the handler.
 func (t *Transport) Serve(handler Handler) {
 	if t.handler.Swap(&handlerBox{handler}) == nil {
 		t.workers.Go(t.accept)
@@ -164,8 +172,9 @@ func (t *Transport) accept() {
 	}
 }
 
-// Abort closes the connections that raft has dialled and all accepted ones. After that no connection is accepted, and none is dialled for raft or for
-// calls. So raft's shutdown does not wait for a member that hangs.
+// Abort closes the connections that raft has dialled and all accepted ones. After that no
+// connection is accepted, and none is dialled for raft or for calls. So raft's shutdown does not
+// wait for a member that hangs.
 func (t *Transport) Abort() {
 	t.stop()
 	t.outbound.closeAll()
@@ -184,7 +193,8 @@ func (t *Transport) serve(accepted net.Conn) {
 	theirs, err := admitter{&t.config, t.standing}.admit(conn)
 	<-t.admitting
 	if err != nil {
-		t.config.Log.Debug("a member's connection was not admitted", "remote", accepted.RemoteAddr(), "error", err)
+		t.config.Log.Debug("a member's connection was not admitted", "remote",
+			accepted.RemoteAddr(), "error", err)
 		_ = conn.Close() // no request was served on it
 		return
 	}
@@ -196,7 +206,13 @@ func (t *Transport) serve(accepted net.Conn) {
 	case kindHTTP:
 		t.http.push(conn)
 	case kindCall:
-		caller := peer.Caller{ID: theirs.From, Certified: func(names ...string) bool { return t.config.TLS.PeerHasName(conn, names...) }}
+		caller := peer.Caller{
+			ID: theirs.From,
+			Certified: func(names ...string) bool {
+				return t.config.TLS.PeerHasName(conn,
+					names...)
+			},
+		}
 		if theirs.To == "" { // admit did not verify From
 			caller.ID = ""
 		}
@@ -211,7 +227,8 @@ func (t *Transport) standing(id raft.ServerID) (peer.Standing, raft.ServerAddres
 	return t.handler.Load().Standing(id)
 }
 
-// acceptedConn is an accepted connection. It is in Transport.accepted until it is closed, so Abort can close it, whichever goroutine uses it.
+// acceptedConn is an accepted connection. It is in Transport.accepted until it is closed, so Abort
+// can close it, whichever goroutine uses it.
 type acceptedConn struct {
 	net.Conn
 	closed func(*acceptedConn)
@@ -223,10 +240,12 @@ func (c *acceptedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Secured returns the TLS connection, which has the certificates of the other side. Without TLS it returns the plain connection.
+// Secured returns the TLS connection, which has the certificates of the other side. Without TLS it
+// returns the plain connection.
 func (c *acceptedConn) Secured() net.Conn { return c.Conn }
 
-// DialHTTP opens a stream for HTTP to a member. The caller closes it: Close of the Transport does not.
+// DialHTTP opens a stream for HTTP to a member. The caller closes it: Close of the Transport does
+// not.
 func (t *Transport) DialHTTP(ctx context.Context, member raft.Server) (net.Conn, error) {
 	conn, _, err := t.dialer.dial(ctx, kindHTTP, member.ID, string(member.Address))
 	return conn, err
@@ -238,8 +257,9 @@ func (t *Transport) HTTP() net.Listener { return t.http }
 // Raft returns raft's transport. Closing that closes the whole Transport. It is called once.
 func (t *Transport) Raft() raft.Transport {
 	const (
-		ioTimeout    = 10 * time.Second // for one message, of up to some MiB
-		timeoutScale = 8 << 20          // bytes: a snapshot may take ioTimeout for each timeoutScale of its size
+		ioTimeout = 10 * time.Second // for one message, of up to some MiB
+		// bytes: a snapshot may take ioTimeout for each timeoutScale of its size
+		timeoutScale = 8 << 20
 	)
 	layer := streamLayer{
 		admittedListener: t.raft, advertise: t.config.Advertise, outbound: &t.outbound, ctx: t.ctx,

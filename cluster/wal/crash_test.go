@@ -19,10 +19,11 @@ import (
 	"holdfast/test/crashdisk"
 )
 
-// TestCrashLeavesAcknowledgedEntriesAndNoOthers makes the states of a disk that a crash can leave at
-// each step of a random workload with hostile values: a killed process, and a power failure that tears
-// what was not synced. A log that opens has all acknowledged entries and no bytes that were not given
-// to it. It goes on, crashes again, and so on. HOLDFAST_CRASH_STATES says how many states are tried.
+// TestCrashLeavesAcknowledgedEntriesAndNoOthers makes the states of a disk that a crash can leave
+// at each step of a random workload with hostile values: a killed process, and a power failure that
+// tears what was not synced. A log that opens has all acknowledged entries and no bytes that were
+// not given to it. It goes on, crashes again, and so on. HOLDFAST_CRASH_STATES says how many states
+// are tried.
 func TestCrashLeavesAcknowledgedEntriesAndNoOthers(t *testing.T) {
 	states := 1500
 	if text := os.Getenv("HOLDFAST_CRASH_STATES"); text != "" {
@@ -39,8 +40,8 @@ func TestCrashLeavesAcknowledgedEntriesAndNoOthers(t *testing.T) {
 	t.Logf("%d states of the disk", tried)
 }
 
-// model is what a log must have: the entries of the last acknowledged change and, until the change that
-// runs is acknowledged, perhaps what it adds or no longer what it deletes.
+// model is what a log must have: the entries of the last acknowledged change and, until the change
+// that runs is acknowledged, perhaps what it adds or no longer what it deletes.
 type model struct {
 	entries map[uint64]*raft.Log
 	term    uint64
@@ -240,7 +241,8 @@ func hostile(r *rand.Rand) []byte {
 	return data[:size]
 }
 
-// compare returns an error if the log lacks an entry that both models have, or has one that neither has.
+// compare returns an error if the log lacks an entry that both models have, or has one that neither
+// has.
 func compare(log *wal.Log, before, after *model) error {
 	first, last := bounds(log)
 	for index, want := range before.entries {
@@ -261,7 +263,8 @@ func compare(log *wal.Log, before, after *model) error {
 }
 
 func same(got, want *raft.Log) bool {
-	return want != nil && got.Index == want.Index && got.Term == want.Term && got.Type == want.Type &&
+	return want != nil && got.Index == want.Index && got.Term == want.Term &&
+		got.Type == want.Type &&
 		bytes.Equal(got.Data, want.Data) && bytes.Equal(got.Extensions, want.Extensions) &&
 		got.AppendedAt.Equal(want.AppendedAt)
 }

@@ -207,9 +207,9 @@ func (r raw) writeTo(w io.Writer) error {
 	return err
 }
 
-// decode calls one of two functions for what the payload says: found for each entry, with its offset
-// in the payload and its size; deleted for a deletion. The MAC of the payload is right, so an error
-// means that a later release wrote it.
+// decode calls one of two functions for what the payload says: found for each entry, with its
+// offset in the payload and its size; deleted for a deletion. The MAC of the payload is right, so
+// an error means that a later release wrote it.
 func (r raw) decode(found func(index uint64, offset, size int) error, deleted func(span)) error {
 	switch {
 	case len(r) > entriesSize && r[0] == kindEntries:

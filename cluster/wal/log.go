@@ -16,20 +16,21 @@ import (
 var (
 	// ErrDamaged says that the files are not what a crash can leave.
 	ErrDamaged = errors.New("the write-ahead log is damaged")
-	// ErrRefused says that a change of the log is impossible: entries that do not follow each other or
-	// the log, an entry that is too large, or a deletion in the middle. Nothing was changed.
+	// ErrRefused says that a change of the log is impossible: entries that do not follow each other
+	// or the log, an entry that is too large, or a deletion in the middle. Nothing was changed.
 	ErrRefused = errors.New("refused to change the write-ahead log")
 )
 
 // Config says where a log is.
 type Config struct {
 	Folder Folder
-	// Random is where the keys of segments are read from. It must be unpredictable, as crypto/rand is.
+	// Random is where the keys of segments are read from. It must be unpredictable, as crypto/rand
+	// is.
 	Random io.Reader
 	// SegmentSize is the size in bytes to which a segment is allocated; 0 stands for 64 MiB.
 	SegmentSize int64
-	// FrameSize bounds the entries of a frame, in bytes; 0 stands for 1 MiB. A larger entry has a frame
-	// of its own.
+	// FrameSize bounds the entries of a frame, in bytes; 0 stands for 1 MiB. A larger entry has a
+	// frame of its own.
 	FrameSize int
 }
 
@@ -41,8 +42,8 @@ const (
 	maxData = maxPayload - entriesSize - entryHeaderSize - math.MaxUint16
 )
 
-// Log is a raft.LogStore in append-only files. After a change that failed, all changes fail: what is on
-// the disk is not known.
+// Log is a raft.LogStore in append-only files. After a change that failed, all changes fail: what
+// is on the disk is not known.
 type Log struct {
 	config Config
 
@@ -58,8 +59,8 @@ type Log struct {
 }
 
 // Open opens a log, and creates it if the folder has no segment. It syncs what it finds. Apart from
-// that, it changes nothing in a folder that has a segment. The error wraps ErrDamaged if the files are
-// not what a crash can leave.
+// that, it changes nothing in a folder that has a segment. The error wraps ErrDamaged if the files
+// are not what a crash can leave.
 func Open(config Config) (*Log, error) {
 	if config.SegmentSize == 0 {
 		config.SegmentSize = defaultSegmentSize
@@ -68,7 +69,8 @@ func Open(config Config) (*Log, error) {
 		config.FrameSize = defaultFrameSize
 	}
 	l := &Log{
-		config: config, changing: make(chan struct{}, 1), buffer: bufio.NewWriterSize(nil, bufferSize),
+		config: config, changing: make(chan struct{}, 1),
+		buffer: bufio.NewWriterSize(nil, bufferSize),
 	}
 	l.changing <- struct{}{}
 	numbers, err := segmentNumbers(config.Folder)
@@ -163,8 +165,8 @@ func (l *Log) sync() error {
 
 func (l *Log) newest() *segment { return l.segments[len(l.segments)-1] }
 
-// addSegment creates the segment in which the log goes on. state is the span of the log. The segment
-// has room for a frame of need bytes.
+// addSegment creates the segment in which the log goes on. state is the span of the log. The
+// segment has room for a frame of need bytes.
 func (l *Log) addSegment(number uint64, previous mac, state span, need int64) error {
 	h := header{number: number, previous: previous, state: state}
 	if _, err := io.ReadFull(l.config.Random, h.key[:]); err != nil {
@@ -192,8 +194,8 @@ func (l *Log) span() span {
 	return l.positions.known()
 }
 
-// GetLog implements raft.LogStore. It does not verify the MAC of an entry that was stored or read since
-// Open: the error wraps ErrDamaged only if the entry cannot be decoded.
+// GetLog implements raft.LogStore. It does not verify the MAC of an entry that was stored or read
+// since Open: the error wraps ErrDamaged only if the entry cannot be decoded.
 func (l *Log) GetLog(index uint64, log *raft.Log) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -219,9 +221,9 @@ func (l *Log) GetLog(index uint64, log *raft.Log) error {
 // StoreLog implements raft.LogStore.
 func (l *Log) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
 
-// StoreLogs implements raft.LogStore. The entries follow each other and the log; an empty log takes any
-// index. When it returns nil, the entries survive a crash. After an error other than ErrRefused, any
-// number of them may.
+// StoreLogs implements raft.LogStore. The entries follow each other and the log; an empty log takes
+// any index. When it returns nil, the entries survive a crash. After an error other than
+// ErrRefused, any number of them may.
 func (l *Log) StoreLogs(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
@@ -236,14 +238,16 @@ func (l *Log) StoreLogs(logs []*raft.Log) error {
 
 func (l *Log) checkAppend(logs []*raft.Log) error {
 	if !l.positions.canAppend(logs[0].Index) {
-		return fmt.Errorf("%w: entry %d follows %d", ErrRefused, logs[0].Index, l.positions.known().last)
+		return fmt.Errorf("%w: entry %d follows %d", ErrRefused, logs[0].Index,
+			l.positions.known().last)
 	}
 	for i, log := range logs {
 		if want := logs[0].Index + uint64(i); log.Index != want {
 			return fmt.Errorf("%w: entry %d in place of %d", ErrRefused, log.Index, want)
 		}
 		if len(log.Extensions) > math.MaxUint16 || len(log.Data) > maxData {
-			return fmt.Errorf("%w: entry %d of %d bytes is too large", ErrRefused, log.Index, len(log.Data))
+			return fmt.Errorf("%w: entry %d of %d bytes is too large", ErrRefused, log.Index,
+				len(log.Data))
 		}
 	}
 	return nil
@@ -286,9 +290,9 @@ func frameLength(logs []*raft.Log, limit int) int {
 	return count
 }
 
-// DeleteRange implements raft.LogStore. The log need not have all of the range. What it has must be at
-// its beginning or its end, else the error is ErrRefused. DeleteRange then removes the segments that
-// have no entry of the log any more.
+// DeleteRange implements raft.LogStore. The log need not have all of the range. What it has must be
+// at its beginning or its end, else the error is ErrRefused. DeleteRange then removes the segments
+// that have no entry of the log any more.
 func (l *Log) DeleteRange(first, last uint64) error {
 	return l.change(func() error {
 		log := l.positions.known()
@@ -297,7 +301,8 @@ func (l *Log) DeleteRange(first, last uint64) error {
 			return nil
 		}
 		if deleted.first > log.first && deleted.last < log.last {
-			return fmt.Errorf("%w: delete %d to %d of %d to %d", ErrRefused, first, last, log.first, log.last)
+			return fmt.Errorf("%w: delete %d to %d of %d to %d", ErrRefused, first, last, log.first,
+				log.last)
 		}
 		if _, err := l.append(deletion(deleted), log); err != nil {
 			return err
@@ -356,8 +361,8 @@ func (l *Log) change(run func() error) error {
 	return err
 }
 
-// append writes a frame, in a new segment if the newest has no room. It does not sync the frame. state
-// is the span of the log before the frame.
+// append writes a frame, in a new segment if the newest has no room. It does not sync the frame.
+// state is the span of the log before the frame.
 func (l *Log) append(p payload, state span) (offset int64, err error) {
 	need := int64(frameHeaderSize + p.size())
 	newest := l.newest()
@@ -365,7 +370,8 @@ func (l *Log) append(p payload, state span) (offset int64, err error) {
 	if isFull {
 		err = l.roll(state, need)
 	} else if !l.clean {
-		_ = l.config.Folder.Remove(temporaryName) // a crash may have left it, and the disk may be full
+		// a crash may have left it, and the disk may be full
+		_ = l.config.Folder.Remove(temporaryName)
 		err = newest.erase(max(l.config.SegmentSize, newest.end+need))
 	}
 	if err != nil {

@@ -23,7 +23,10 @@ func newLog(t *testing.T) (*wal.Log, *crashdisk.Disk) {
 
 func reopen(t *testing.T, disk *crashdisk.Disk) *wal.Log {
 	t.Helper()
-	log, err := wal.Open(wal.Config{Folder: disk.Folder(nil), Random: secrets(7), SegmentSize: 1000})
+	log, err := wal.Open(wal.Config{
+		Folder: disk.Folder(nil), Random: secrets(7),
+		SegmentSize: 1000,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,8 +40,8 @@ func noops(from, to uint64) (logs []*raft.Log) {
 	return logs
 }
 
-// DeleteRange accepts a range that is in part or wholly outside the log. Raft may read the first index of an
-// empty log, 0, and delete from there after another goroutine has stored entries.
+// DeleteRange accepts a range that is in part or wholly outside the log. Raft may read the first
+// index of an empty log, 0, and delete from there after another goroutine has stored entries.
 func TestDeleteRangeMayExceedTheLog(t *testing.T) {
 	for _, c := range []struct {
 		name                          string
@@ -52,16 +55,19 @@ func TestDeleteRangeMayExceedTheLog(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			log, disk := newLog(t)
-			if err := errors.Join(log.StoreLogs(noops(5, 8)), log.DeleteRange(c.from, c.to)); err != nil {
+			if err := errors.Join(log.StoreLogs(noops(5, 8)),
+				log.DeleteRange(c.from, c.to)); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 {
 				if first, last := bounds(log); first != c.wantFirst || last != c.wantLast {
-					t.Errorf("the log goes from %d to %d, want %d to %d", first, last, c.wantFirst, c.wantLast)
+					t.Errorf("the log goes from %d to %d, want %d to %d", first, last, c.wantFirst,
+						c.wantLast)
 				}
 				for index := uint64(4); index <= 9; index++ {
 					has := log.GetLog(index, new(raft.Log)) == nil
-					if want := c.wantFirst != 0 && c.wantFirst <= index && index <= c.wantLast; has != want {
+					if want := c.wantFirst != 0 && c.wantFirst <= index &&
+						index <= c.wantLast; has != want {
 						t.Errorf("entry %d is there: %v, want %v", index, has, want)
 					}
 				}
@@ -78,9 +84,12 @@ func TestGapsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func() error{
-		"entries behind the end":  func() error { return log.StoreLogs(noops(11, 12)) },
-		"entries that are there":  func() error { return log.StoreLogs(noops(9, 12)) },
-		"entries without another": func() error { return log.StoreLogs(append(noops(10, 10), noops(12, 12)...)) },
+		"entries behind the end": func() error { return log.StoreLogs(noops(11, 12)) },
+		"entries that are there": func() error { return log.StoreLogs(noops(9, 12)) },
+		"entries without another": func() error {
+			return log.StoreLogs(append(noops(10, 10),
+				noops(12, 12)...))
+		},
 		"a deletion amid the log": func() error { return log.DeleteRange(6, 8) },
 		"too large extensions": func() error {
 			return log.StoreLog(&raft.Log{Index: 10, Extensions: make([]byte, 1<<16)})
@@ -101,13 +110,16 @@ func TestGapsAreRefused(t *testing.T) {
 func TestFailedLogStaysFailed(t *testing.T) {
 	disk := crashdisk.New(rand.New(rand.NewPCG(1, 1)))
 	broken, fails := errors.New("input/output error"), false
-	log, err := wal.Open(wal.Config{Random: secrets(1), Folder: disk.Folder(func(s crashdisk.Step) error {
-		if fails && s.Syncs {
-			return broken
-		}
-		s.Apply()
-		return nil
-	})})
+	log, err := wal.Open(wal.Config{
+		Random: secrets(1),
+		Folder: disk.Folder(func(s crashdisk.Step) error {
+			if fails && s.Syncs {
+				return broken
+			}
+			s.Apply()
+			return nil
+		}),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,14 +149,19 @@ func (d fullDisk) Create(name string) (wal.File, error) {
 type fullFile struct{ wal.File }
 
 func (f fullFile) Allocate(size int64) error {
-	return errors.Join(f.File.Allocate(size/2), errors.New("no space left on device")) // as fallocate on ext4, it keeps what it got
+	// as fallocate on ext4, it keeps what it got
+	return errors.Join(f.File.Allocate(size/2), errors.New("no space left on device"))
 }
 
-// † A disk without room for a whole segment takes entries, and the deletion that frees space, as long as it has room for these.
+// † A disk without room for a whole segment takes entries, and the deletion that frees space, as
+// long as it has room for these.
 func TestSegmentNeedNotBeAllocated(t *testing.T) {
 	disk := crashdisk.New(rand.New(rand.NewPCG(1, 1)))
 	for next := uint64(1); next < 300; next += 100 {
-		log, err := wal.Open(wal.Config{Folder: fullDisk{disk.Folder(nil)}, Random: secrets(next), SegmentSize: 1000})
+		log, err := wal.Open(wal.Config{
+			Folder: fullDisk{disk.Folder(nil)}, Random: secrets(next),
+			SegmentSize: 1000,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,19 +179,24 @@ func TestSegmentNeedNotBeAllocated(t *testing.T) {
 	}
 }
 
-// A segment that could not be created leaves no file, which would keep a full disk full; nor does one that a crash left.
+// A segment that could not be created leaves no file, which would keep a full disk full; nor does
+// one that a crash left.
 func TestUnfinishedSegmentIsRemoved(t *testing.T) {
 	disk := crashdisk.New(rand.New(rand.NewPCG(1, 1)))
 	fails := errors.New("no space left on device")
 	open := func(hook crashdisk.Hook) *wal.Log {
-		log, err := wal.Open(wal.Config{Folder: disk.Folder(hook), Random: secrets(1), SegmentSize: 1000})
+		log, err := wal.Open(wal.Config{
+			Folder: disk.Folder(hook), Random: secrets(1),
+			SegmentSize: 1000,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return log
 	}
 	log := open(func(s crashdisk.Step) error {
-		if strings.HasPrefix(s.Name, "write") && strings.Contains(s.Name, "segment.new") && disk.Used("000000000001.wal") > 500 {
+		if strings.HasPrefix(s.Name, "write") && strings.Contains(s.Name, "segment.new") &&
+			disk.Used("000000000001.wal") > 500 {
 			return fails
 		}
 		s.Apply()
@@ -191,26 +213,55 @@ func TestUnfinishedSegmentIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	log = open(nil)
-	if err := log.StoreLogs(noops(lastOf(log)+1, lastOf(log)+1)); err != nil || slices.Contains(disk.Names(), "segment.new") {
+	if err := log.StoreLogs(noops(lastOf(log)+1, lastOf(log)+1)); err != nil ||
+		slices.Contains(disk.Names(), "segment.new") {
 		t.Errorf("%v; files %v", err, disk.Names())
 	}
 }
 
 // Files that no crash can leave are refused.
 func TestDamageIsRefused(t *testing.T) {
-	segment := func(n int) string { return []string{"000000000001.wal", "000000000002.wal", "000000000003.wal"}[n-1] }
+	segment := func(n int) string {
+		return []string{
+			"000000000001.wal", "000000000002.wal",
+			"000000000003.wal",
+		}[n-1]
+	}
 	for name, damage := range map[string]func(*crashdisk.Disk, wal.Folder) error{
-		"a segment is missing": func(_ *crashdisk.Disk, f wal.Folder) error { return f.Remove(segment(2)) },
+		"a segment is missing": func(_ *crashdisk.Disk,
+			f wal.Folder,
+		) error {
+			return f.Remove(segment(2))
+		},
 		"the oldest is missing": func(_ *crashdisk.Disk, f wal.Folder) error {
 			return f.Remove(segment(1))
 		},
 		"segments have swapped names": func(_ *crashdisk.Disk, f wal.Folder) error {
-			return errors.Join(f.Rename(segment(1), "x"), f.Rename(segment(2), segment(1)), f.Rename("x", segment(2)))
+			return errors.Join(f.Rename(segment(1), "x"), f.Rename(segment(2), segment(1)),
+				f.Rename("x", segment(2)))
 		},
-		"a bit of a header":   func(d *crashdisk.Disk, _ wal.Folder) error { d.Flip(segment(3), 20, 1); return nil },
-		"a bit of a frame":    func(d *crashdisk.Disk, _ wal.Folder) error { d.Flip(segment(1), 200, 1); return nil },
-		"another file's name": func(_ *crashdisk.Disk, f wal.Folder) error { _, err := f.Create("1.wal"); return err },
-		"an empty segment":    func(_ *crashdisk.Disk, f wal.Folder) error { _, err := f.Create(segment(3)); return err },
+		"a bit of a header": func(d *crashdisk.Disk,
+			_ wal.Folder,
+		) error {
+			d.Flip(segment(3), 20, 1)
+			return nil
+		},
+		"a bit of a frame": func(d *crashdisk.Disk,
+			_ wal.Folder,
+		) error {
+			d.Flip(segment(1), 200, 1)
+			return nil
+		},
+		"another file's name": func(_ *crashdisk.Disk, f wal.Folder) error {
+			_,
+				err := f.Create("1.wal")
+			return err
+		},
+		"an empty segment": func(_ *crashdisk.Disk, f wal.Folder) error {
+			_,
+				err := f.Create(segment(3))
+			return err
+		},
 		"a segment that ends sooner": func(d *crashdisk.Disk, f wal.Folder) error {
 			file, err := f.Open(segment(1))
 			return errors.Join(err, file.Truncate(500))
@@ -226,7 +277,10 @@ func TestDamageIsRefused(t *testing.T) {
 			if err := damage(disk, disk.Folder(nil)); err != nil {
 				t.Fatal(err)
 			}
-			_, err := wal.Open(wal.Config{Folder: disk.Folder(nil), Random: secrets(7), SegmentSize: 1000})
+			_, err := wal.Open(wal.Config{
+				Folder: disk.Folder(nil), Random: secrets(7),
+				SegmentSize: 1000,
+			})
 			if !errors.Is(err, wal.ErrDamaged) {
 				t.Errorf("%v, want ErrDamaged", err)
 			}
@@ -239,7 +293,10 @@ func TestFormatIsStable(t *testing.T) {
 	log, disk := newLog(t)
 	at := time.Unix(1_700_000_000, 42)
 	err := errors.Join(log.StoreLogs([]*raft.Log{
-		{Index: 3, Term: 2, Type: raft.LogConfiguration, Data: []byte("data"), Extensions: []byte{1, 2}, AppendedAt: at},
+		{
+			Index: 3, Term: 2, Type: raft.LogConfiguration, Data: []byte("data"),
+			Extensions: []byte{1, 2}, AppendedAt: at,
+		},
 		{Index: 4, Term: 2, Type: raft.LogNoop},
 	}), log.DeleteRange(4, 4))
 	if err != nil {
@@ -268,7 +325,8 @@ func TestFormatIsStable(t *testing.T) {
 	}
 	var entry raft.Log
 	log = reopen(t, other)
-	if err := log.GetLog(3, &entry); err != nil || string(entry.Data) != "data" || !entry.AppendedAt.Equal(at) || lastOf(log) != 3 {
+	if err := log.GetLog(3, &entry); err != nil || string(entry.Data) != "data" ||
+		!entry.AppendedAt.Equal(at) || lastOf(log) != 3 {
 		t.Errorf("%+v, %v: the log ends at %d", entry, err, lastOf(log))
 	}
 }

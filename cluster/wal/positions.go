@@ -5,8 +5,8 @@ type positions struct {
 	first  uint64  // index of the first entry; meaningless if there is none
 	places []place // of consecutive entries
 
-	// lost are entries before the first that are not in the segments that remain. They are there only
-	// while Open reads a log: a later frame deletes them, or the log is damaged.
+	// lost are entries before the first that are not in the segments that remain. They are there
+	// only while Open reads a log: a later frame deletes them, or the log is damaged.
 	lost span
 }
 
@@ -59,7 +59,8 @@ func (p *positions) find(index uint64) (place, bool) {
 	return p.places[index-p.first], true
 }
 
-// canAppend reports whether an entry may have an index: that after the last, or any of an empty log.
+// canAppend reports whether an entry may have an index: that after the last, or any of an empty
+// log.
 func (p *positions) canAppend(index uint64) bool {
 	all := p.all()
 	return index > 0 && (all.isEmpty() || index == all.last+1)

@@ -74,8 +74,8 @@ func openSegment(folder Folder, number uint64) (*segment, header, error) {
 	return &segment{file: file, number: number, chain: newChain(&h), end: headerSize}, h, nil
 }
 
-// read calls a function for the payload of each frame, with the payload's offset in the file. It ends
-// before the first frame without a right MAC.
+// read calls a function for the payload of each frame, with the payload's offset in the file. It
+// ends before the first frame without a right MAC.
 func (s *segment) read(frame func(p raw, offset int64) error) error {
 	size, err := s.file.Size()
 	if err != nil {
@@ -151,9 +151,10 @@ func (s *segment) erase(size int64) error {
 	return s.file.Sync()
 }
 
-// reserve allocates the space of a segment. A disk that has no room for a whole segment may have some for
-// what is to be written, for example for the deletion that frees a segment: then the file grows as it is
-// written. used is the size of the file before; a failed allocation may have taken blocks.
+// reserve allocates the space of a segment. A disk that has no room for a whole segment may have
+// some for what is to be written, for example for the deletion that frees a segment: then the file
+// grows as it is written. used is the size of the file before; a failed allocation may have taken
+// blocks.
 func reserve(file File, size, used int64) error {
 	if file.Allocate(size) == nil {
 		return nil

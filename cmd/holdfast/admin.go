@@ -44,11 +44,16 @@ func (a *administration) addAddress(command *cobra.Command) {
 		address = "http://127.0.0.1:7401"
 	}
 	flags := command.Flags()
-	flags.StringVar(&a.address, "admin", address, "admin `address` of any node; also HOLDFAST_ADMIN")
-	flags.StringVar(&a.tls.CA, "ca-file", os.Getenv("HOLDFAST_ADMIN_CA"), "`file` with the certificates that vouch for the node (https); also HOLDFAST_ADMIN_CA")
-	flags.StringVar(&a.tls.Certificate, "cert-file", os.Getenv("HOLDFAST_ADMIN_CERT"), "`file` with a client certificate (https); also HOLDFAST_ADMIN_CERT")
-	flags.StringVar(&a.tls.Key, "key-file", os.Getenv("HOLDFAST_ADMIN_KEY"), "`file` with the key of the client certificate (https); also HOLDFAST_ADMIN_KEY")
-	flags.StringVar(&a.tls.ServerName, "server-name", "", "`name` that the node's certificate must have (https)")
+	flags.StringVar(&a.address, "admin", address,
+		"admin `address` of any node; also HOLDFAST_ADMIN")
+	flags.StringVar(&a.tls.CA, "ca-file", os.Getenv("HOLDFAST_ADMIN_CA"),
+		"`file` with the certificates that vouch for the node (https); also HOLDFAST_ADMIN_CA")
+	flags.StringVar(&a.tls.Certificate, "cert-file", os.Getenv("HOLDFAST_ADMIN_CERT"),
+		"`file` with a client certificate (https); also HOLDFAST_ADMIN_CERT")
+	flags.StringVar(&a.tls.Key, "key-file", os.Getenv("HOLDFAST_ADMIN_KEY"),
+		"`file` with the key of the client certificate (https); also HOLDFAST_ADMIN_KEY")
+	flags.StringVar(&a.tls.ServerName, "server-name", "",
+		"`name` that the node's certificate must have (https)")
 	flags.DurationVar(&a.timeout, "timeout", a.timeout, "how long to wait for an answer")
 }
 
@@ -72,7 +77,8 @@ func (a *administration) parseAddress() (*url.URL, error) {
 		return nil, &usageError{fmt.Errorf("--admin: %w", err)}
 	}
 	if address.Scheme != "http" && address.Scheme != "https" || address.Host == "" {
-		return nil, usagef("--admin is %q: must begin with http:// or https:// and a host", a.address)
+		return nil, usagef("--admin is %q: must begin with http:// or https:// and a host",
+			a.address)
 	}
 	return address, nil
 }
@@ -88,19 +94,24 @@ func (a *administration) checkFlags() error {
 	return nil
 }
 
-// request calls the admin API and passes the body of the answer to the function use. --timeout bounds both together.
-func (a *administration) request(ctx context.Context, method, path string, body io.Reader, use func(io.Reader) error) error {
+// request calls the admin API and passes the body of the answer to the function use. --timeout
+// bounds both together.
+func (a *administration) request(ctx context.Context, method, path string, body io.Reader,
+	use func(io.Reader) error,
+) error {
 	if err := a.checkFlags(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	var connected atomic.Bool // the request may have been sent
-	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	traced := httptrace.WithClientTrace(ctx,
+		&httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
 	if _, err := a.parseAddress(); err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(traced, method, strings.TrimSuffix(a.address, "/")+path, body)
+	request, err := http.NewRequestWithContext(traced, method, strings.TrimSuffix(a.address, "/")+
+		path, body)
 	if err != nil {
 		return &usageError{fmt.Errorf("--admin: %w", err)}
 	}
@@ -115,7 +126,8 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 		switch {
 		case changes && connected.Load():
 			return &codeError{exitUnknown, "the outcome is unknown: " + err.Error()}
-		case changes: // nothing was sent: %v hides a timeout, for which exitCode would return exitUnknown
+		case changes:
+			// nothing was sent: %v hides a timeout, for which exitCode would return exitUnknown
 			return fmt.Errorf("%w: %v", errUnavailable, err)
 		default:
 			return fmt.Errorf("%w: %w", errUnavailable, err)
@@ -128,7 +140,8 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	return use(response.Body)
 }
 
-// errUnavailable says that nothing was changed, because no node answered, or there is no leader. The request may be made again.
+// errUnavailable says that nothing was changed, because no node answered, or there is no leader.
+// The request may be made again.
 var errUnavailable = errors.New("no answer")
 
 // unavailableError is an errUnavailable with the text of the node that answered.
@@ -137,13 +150,16 @@ type unavailableError struct{ text string }
 func (e *unavailableError) Error() string        { return e.text }
 func (e *unavailableError) Is(target error) bool { return target == errUnavailable }
 
-// answerError returns the error for an answer with a status other than 200. changes says that the request was meant to change something.
+// answerError returns the error for an answer with a status other than 200. changes says that the
+// request was meant to change something.
 func answerError(response *http.Response, changes bool) error {
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096)) // after an error: the part that was read
+	// after an error: the part that was read
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
 	var told httpapi.Error
 	if json.Unmarshal(text, &told) != nil || told.Error == "" {
 		answer := fmt.Sprintf("%s: %s", response.Status, strings.TrimSpace(string(text)))
-		if changes && response.StatusCode >= http.StatusInternalServerError { // the answer is a proxy's, or was cut: a node may have executed the request
+		if changes && response.StatusCode >= http.StatusInternalServerError {
+			// the answer is a proxy's, or was cut: a node may have executed the request
 			return &codeError{exitUnknown, "the outcome is unknown: " + answer}
 		}
 		return errors.New(answer)
@@ -162,7 +178,8 @@ func answerError(response *http.Response, changes bool) error {
 
 // get reads an answer of the admin API.
 func (a *administration) get(ctx context.Context, path string, into any) error {
-	return a.request(ctx, http.MethodGet, path, nil, func(body io.Reader) error { return decode(body, into) })
+	return a.request(ctx, http.MethodGet, path, nil,
+		func(body io.Reader) error { return decode(body, into) })
 }
 
 // do asks the admin API to change something.
@@ -219,24 +236,35 @@ func printRows(out io.Writer, rows [][]any) error {
 	return table.Flush()
 }
 
-// newAdmin returns a command that talks to the admin API. Its default --timeout is a minute, or an hour if use ends in " FILE": such a command transfers a
-// snapshot. A dangerous command has the flag --yes.
-func newAdmin(use, short, example string, arguments cobra.PositionalArgs, run func(*administration, *cobra.Command, []string) error, dangerous ...bool) *cobra.Command {
+// newAdmin returns a command that talks to the admin API. Its default --timeout is a minute, or an
+// hour if use ends in " FILE": such a command transfers a snapshot. A dangerous command has the
+// flag --yes.
+func newAdmin(use, short, example string, arguments cobra.PositionalArgs,
+	run func(*administration, *cobra.Command, []string) error, dangerous ...bool,
+) *cobra.Command {
 	a := administration{timeout: time.Minute}
 	if strings.HasSuffix(use, " FILE") { // a large snapshot takes long
 		a.timeout = time.Hour
 	}
-	command := &cobra.Command{Use: use, Short: short, Example: "  " + example, Args: positional(arguments)}
+	command := &cobra.Command{
+		Use: use, Short: short, Example: "  " + example,
+		Args: positional(arguments),
+	}
 	a.addFlags(command)
 	if slices.Contains(dangerous, true) {
 		a.addYes(command)
 	}
-	command.RunE = func(command *cobra.Command, arguments []string) error { return run(&a, command, arguments) }
+	command.RunE = func(command *cobra.Command,
+		arguments []string,
+	) error {
+		return run(&a, command, arguments)
+	}
 	return command
 }
 
 func newStatus() *cobra.Command {
-	return newAdmin("status", "Show what a node knows of itself", "holdfast status --admin http://127.0.0.1:7401 -o json", cobra.NoArgs,
+	return newAdmin("status", "Show what a node knows of itself",
+		"holdfast status --admin http://127.0.0.1:7401 -o json", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
 			var s httpapi.Status
 			if err := a.get(command.Context(), "/v1/status", &s); err != nil {

@@ -13,13 +13,22 @@ import (
 
 // A change is of unknown outcome only if it may have reached a node.
 func TestChangeIsOfUnknownOutcomeOnlyIfItMayHaveReachedANode(t *testing.T) {
-	hangsUp := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	hangsUp := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter,
+		*http.Request,
+	) {
+		panic(http.ErrAbortHandler)
+	}))
 	defer hangsUp.Close()
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Bad Gateway", http.StatusBadGateway) }))
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request,
+	) {
+		http.Error(w, "Bad Gateway", http.StatusBadGateway)
+	}))
 	defer proxy.Close()
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts the TCP connection; no process answers the TLS handshake
+	// the kernel accepts the TCP connection; no process answers the TLS handshake
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,13 +42,17 @@ func TestChangeIsOfUnknownOutcomeOnlyIfItMayHaveReachedANode(t *testing.T) {
 		"a proxy lost the node's answer":     {proxy.URL, unknown, time.Minute},
 		"nobody listens":                     {"http://127.0.0.1:1", unavailable, time.Minute},
 		"the certificate is of no authority": {secure.URL, unavailable, time.Minute},
-		"a handshake that takes too long":    {"https://" + silent.Addr().String(), unavailable, 100 * time.Millisecond},
-		"the address has another scheme":     {"localhost:7401", usage, time.Minute},
-		"the address is a host and a port":   {"127.0.0.1:7401", usage, time.Minute},
+		"a handshake that takes too long": {
+			"https://" + silent.Addr().String(), unavailable,
+			100 * time.Millisecond,
+		},
+		"the address has another scheme":   {"localhost:7401", usage, time.Minute},
+		"the address is a host and a port": {"127.0.0.1:7401", usage, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &administration{address: test.address, timeout: test.timeout, output: "text"}
-			err := a.request(t.Context(), http.MethodPost, "/v1/change", nil, func(io.Reader) error { return nil })
+			err := a.request(t.Context(), http.MethodPost, "/v1/change", nil,
+				func(io.Reader) error { return nil })
 			var coded *codeError
 			got := ""
 			switch {
@@ -60,7 +73,8 @@ func TestChangeIsOfUnknownOutcomeOnlyIfItMayHaveReachedANode(t *testing.T) {
 	}
 }
 
-// If --admin is no http or https URL with a host, the command fails. It does not report that no process listens there.
+// If --admin is no http or https URL with a host, the command fails. It does not report that no
+// process listens there.
 func TestMalformedAdminAddressIsAUsageError(t *testing.T) {
 	for _, address := range []string{"localhost:7401", "http:///", "store-0:7401", ""} {
 		t.Run(fmt.Sprintf("%q", address), func(t *testing.T) {

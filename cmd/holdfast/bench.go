@@ -58,15 +58,18 @@ omission). That finds what clients feel at that load.`,
 	o.addFlags(command)
 	flags := command.Flags()
 	flags.IntVar(&o.clients, "clients", 4, "number of connections")
-	flags.IntVar(&o.outstanding, "outstanding", 64, "requests under way at once, over all connections")
+	flags.IntVar(&o.outstanding, "outstanding", 64,
+		"requests under way at once, over all connections")
 	flags.StringVar(&o.ratio, "ratio", "0:100", "`GET:SET` ratio, such as 80:20")
 	flags.IntVar(&o.valueSize, "value-size", 100, "size of a value in `bytes`")
 	flags.IntVar(&o.keys, "keys", 1000, "number of keys")
 	flags.BoolVar(&o.fill, "fill", false, "write each key once before measuring")
-	flags.Float64Var(&o.rate, "rate", 0, "requests that are due per second, in an open loop; all of them are sent, so a store that is too slow takes longer than --duration (default: a closed loop)")
+	flags.Float64Var(&o.rate, "rate", 0,
+		"requests that are due per second, in an open loop; all of them are sent, so a store that is too slow takes longer than --duration (default: a closed loop)")
 	flags.DurationVar(&o.warmup, "warmup", 0, "how long to put on load before measuring")
 	flags.DurationVar(&o.duration, "duration", 10*time.Second, "how long to measure")
-	flags.StringVar(&o.histogram, "histogram", "", "`file` for the latencies as a percentile distribution of HdrHistogram (.hgrm)")
+	flags.StringVar(&o.histogram, "histogram", "",
+		"`file` for the latencies as a percentile distribution of HdrHistogram (.hgrm)")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "no line per second on the standard error output")
 	command.RunE = func(command *cobra.Command, _ []string) error { return o.run(command) }
 	return command
@@ -77,11 +80,14 @@ const maxValueSize = 64 << 20
 
 func (o *benchOptions) validate() error {
 	const most = 1_000_000
-	if n, err := fmt.Sscanf(o.ratio, "%d:%d", &o.gets, &o.sets); n != 2 || err != nil || o.ratio != fmt.Sprintf("%d:%d", o.gets, o.sets) ||
+	if n, err := fmt.Sscanf(o.ratio, "%d:%d", &o.gets, &o.sets); n != 2 || err != nil ||
+		o.ratio != fmt.Sprintf("%d:%d", o.gets, o.sets) ||
 		o.gets < 0 || o.sets < 0 || o.gets+o.sets == 0 || max(o.gets, o.sets) > most {
 		return usagef("--ratio is %q: want GET:SET, such as 80:20, each at most %d", o.ratio, most)
 	}
-	if o.clients < 1 || o.outstanding < 1 || o.rate < 0 || o.rate > most || math.IsNaN(o.rate) || o.warmup < 0 || o.keys < 1 || o.valueSize < 0 || o.valueSize > maxValueSize || o.duration <= 0 {
+	if o.clients < 1 || o.outstanding < 1 || o.rate < 0 || o.rate > most || math.IsNaN(o.rate) ||
+		o.warmup < 0 || o.keys < 1 || o.valueSize < 0 || o.valueSize > maxValueSize ||
+		o.duration <= 0 {
 		return usagef("--clients, --outstanding, --keys and --duration must be positive, --warmup not negative, --rate from 0 to %d, and --value-size from 0 to %d", most, maxValueSize)
 	}
 	if o.clientID != "" && o.clients > 1 {
@@ -96,7 +102,10 @@ func (o *benchOptions) run(command *cobra.Command) (failure error) {
 		return err
 	}
 	ctx := command.Context()
-	b := &bench{options: o, value: make([]byte, o.valueSize), digits: max(5, len(fmt.Sprint(o.keys-1)))}
+	b := &bench{
+		options: o, value: make([]byte, o.valueSize),
+		digits: max(5, len(fmt.Sprint(o.keys-1))),
+	}
 	_, _ = rand.Read(b.value) // never fails
 	defer b.close()
 	for range o.clients {
@@ -111,7 +120,10 @@ func (o *benchOptions) run(command *cobra.Command) (failure error) {
 			return err
 		}
 	}
-	options := load.Options{Outstanding: o.outstanding, Rate: o.rate, Warmup: o.warmup, Duration: o.duration}
+	options := load.Options{
+		Outstanding: o.outstanding, Rate: o.rate, Warmup: o.warmup,
+		Duration: o.duration,
+	}
 	if !o.quiet {
 		options.Progress = func(i load.Interval) { printProgress(command.ErrOrStderr(), i) }
 	}
@@ -169,7 +181,8 @@ func (b *bench) fill(ctx context.Context) error {
 	var workers sync.WaitGroup
 	for i := range b.options.outstanding {
 		workers.Go(func() {
-			for n := int(next.Add(1)) - 1; n < b.options.keys && ctx.Err() == nil; n = int(next.Add(1)) - 1 {
+			for n := int(next.Add(1)) - 1; n < b.options.keys &&
+				ctx.Err() == nil; n = int(next.Add(1)) - 1 {
 				if _, err := b.clients[i%len(b.clients)].Set(ctx, b.key(n), b.value); err != nil {
 					cancel(fmt.Errorf("fill: %w", err))
 				}
@@ -181,7 +194,9 @@ func (b *bench) fill(ctx context.Context) error {
 }
 
 func printProgress(w io.Writer, i load.Interval) {
-	_, _ = fmt.Fprintf(w, "%5.0f s  %8.0f/s  p50 %6.2f ms  p99 %7.2f ms  %d errors\n", i.At.Seconds(), i.Rate, // a failed write loses a progress line only
+	// a failed write loses a progress line only
+	_, _ = fmt.Fprintf(w, "%5.0f s  %8.0f/s  p50 %6.2f ms  p99 %7.2f ms  %d errors\n",
+		i.At.Seconds(), i.Rate,
 		ms(i.P50.Microseconds()), ms(i.P99.Microseconds()), i.Failed)
 }
 
@@ -211,17 +226,23 @@ func (o *benchOptions) report(w io.Writer, r *load.Result) error {
 		return err
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintf(table, "latency\tp50\tp90\tp99\tp99.9\tmax\t\nms\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", ms(r.P50), ms(r.P90), ms(r.P99), ms(r.P999), ms(r.Max)) // Flush returns the error
+	// Flush returns the error
+	_, _ = fmt.Fprintf(table, "latency\tp50\tp90\tp99\tp99.9\tmax\t\nms\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", ms(r.P50), ms(r.P90), ms(r.P99), ms(r.P999), ms(r.Max))
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	if isDelayedAck(r.P50) {
-		_, err = fmt.Fprintln(w, "the median is that of Nagle's algorithm with delayed acknowledgements: if the broker is Mosquitto, it needs the line `set_tcp_nodelay true`")
+		_, err = fmt.Fprintln(w,
+			"the median is that of Nagle's algorithm with delayed acknowledgements: if the broker is Mosquitto, it needs the line `set_tcp_nodelay true`")
 	}
 	return err
 }
 
-// isDelayedAck reports whether a time is about the 40 ms by which Linux delays a TCP acknowledgement.
-func isDelayedAck(microseconds int64) bool { return microseconds >= 38_000 && microseconds <= 48_000 }
+// isDelayedAck reports whether a time is about the 40 ms by which Linux delays a TCP
+// acknowledgement.
+func isDelayedAck(microseconds int64) bool {
+	return microseconds >= 38_000 &&
+		microseconds <= 48_000
+}
 
 func ms(microseconds int64) float64 { return float64(microseconds) / 1000 }

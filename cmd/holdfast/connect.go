@@ -38,14 +38,18 @@ func (c *connection) addFlags(command *cobra.Command) {
 	if broker == "" {
 		broker = "mqtt://127.0.0.1:1883"
 	}
-	flags.StringSliceVar(&c.brokers, "broker", strings.Split(broker, ","), "broker `address`, several are tried in turn; also HOLDFAST_BROKER")
+	flags.StringSliceVar(&c.brokers, "broker", strings.Split(broker, ","),
+		"broker `address`, several are tried in turn; also HOLDFAST_BROKER")
 	flags.StringVar(&c.clientID, "client-id", "", "MQTT client `id` (default: a random one)")
 	flags.StringVar(&c.username, "username", "", "MQTT user `name`")
 	flags.StringVar(&c.passwordFile, "password-file", "", "`file` with the MQTT password")
-	flags.StringVar(&c.tls.CA, "ca-file", "", "`file` with the certificates that vouch for the broker (mqtts)")
+	flags.StringVar(&c.tls.CA, "ca-file", "",
+		"`file` with the certificates that vouch for the broker (mqtts)")
 	flags.StringVar(&c.tls.Certificate, "cert-file", "", "`file` with a client certificate (mqtts)")
-	flags.StringVar(&c.tls.Key, "key-file", "", "`file` with the key of the client certificate (mqtts)")
-	flags.StringVar(&c.tls.ServerName, "server-name", "", "`name` that the broker's certificate must have (mqtts)")
+	flags.StringVar(&c.tls.Key, "key-file", "",
+		"`file` with the key of the client certificate (mqtts)")
+	flags.StringVar(&c.tls.ServerName, "server-name", "",
+		"`name` that the broker's certificate must have (mqtts)")
 	flags.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long to wait for an answer")
 	flags.StringVarP(&c.output, "output", "o", "text", "output `format`, text or json")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "log what happens on the connection")
@@ -65,13 +69,18 @@ func (c *connection) config() (config client.Config, err error) {
 			return config, usagef("--broker is %q: %w", text, err)
 		}
 		if !address.TLS && c.tls != (tlsconfig.Files{}) {
-			return config, usagef("--broker is %q: --ca-file, --cert-file, --key-file and --server-name need an mqtts:// address", text)
+			return config, usagef(
+				"--broker is %q: --ca-file, --cert-file, --key-file and --server-name need an mqtts:// address", text)
 		}
 	}
 	if strings.ContainsAny(c.clientID, "/+#\x00") {
-		return config, usagef("--client-id is %q: must not contain '/', '+', '#' or NUL", c.clientID)
+		return config, usagef("--client-id is %q: must not contain '/', '+', '#' or NUL",
+			c.clientID)
 	}
-	config = client.Config{Addresses: c.brokers, ClientID: c.clientID, Username: c.username, Timeout: c.timeout}
+	config = client.Config{
+		Addresses: c.brokers, ClientID: c.clientID, Username: c.username,
+		Timeout: c.timeout,
+	}
 	if c.passwordFile != "" {
 		if config.Password, err = readSecret(c.passwordFile); err != nil {
 			return config, &usageError{err}
@@ -90,7 +99,8 @@ func (c *connection) open(ctx context.Context, command *cobra.Command) (*client.
 		return nil, err
 	}
 	if c.verbose {
-		config.Log = slog.New(slog.NewTextHandler(command.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+		config.Log = slog.New(slog.NewTextHandler(command.ErrOrStderr(),
+			&slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -102,7 +112,9 @@ func (c *connection) open(ctx context.Context, command *cobra.Command) (*client.
 }
 
 // do runs one command against the store.
-func (c *connection) do(command *cobra.Command, run func(context.Context, *client.Client) error) error {
+func (c *connection) do(command *cobra.Command,
+	run func(context.Context, *client.Client) error,
+) error {
 	store, err := c.open(command.Context(), command)
 	if err != nil {
 		return err
@@ -124,9 +136,10 @@ func readSecret(file string) ([]byte, error) {
 	return data, nil
 }
 
-// followSecret returns a function that reads the secret from the file at each call, so that it can be rotated. While the file cannot be read or is empty, as
-// it may be during a replacement, the function logs a warning and returns the previous secret. It is safe for concurrent use. followSecret itself reads the
-// file once, and returns the error of that read.
+// followSecret returns a function that reads the secret from the file at each call, so that it can
+// be rotated. While the file cannot be read or is empty, as it may be during a replacement, the
+// function logs a warning and returns the previous secret. It is safe for concurrent use.
+// followSecret itself reads the file once, and returns the error of that read.
 func followSecret(file string, log *slog.Logger) (func() []byte, error) {
 	var mu sync.Mutex
 	last, err := readSecret(file)
@@ -140,7 +153,8 @@ func followSecret(file string, log *slog.Logger) (func() []byte, error) {
 		if err == nil {
 			last = now
 		} else {
-			log.Warn("cannot use the secret in the file: the previous one stays in use", "file", file, "error", err)
+			log.Warn("cannot use the secret in the file: the previous one stays in use", "file",
+				file, "error", err)
 		}
 		return last
 	}, err

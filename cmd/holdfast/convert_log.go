@@ -28,14 +28,16 @@ It takes the settings of the server: its file, environment and flags.`,
 		}
 		to := raftlog.Kind(s.Cluster.LogStore)
 		if to == raftlog.Auto {
-			return usagef("cluster.logStore is %q: name the store to convert to, %s or %s", to, raftlog.WAL, raftlog.BoltDB)
+			return usagef("cluster.logStore is %q: name the store to convert to, %s or %s", to,
+				raftlog.WAL, raftlog.BoltDB)
 		}
 		converted, err := raftlog.ConvertLog(command.Context(), s.Node.DataDir, to)
 		if err != nil {
 			return err
 		}
 		if !converted {
-			return a.done(command.OutOrStdout(), "the log of %s is one of %s already", s.Node.ID, to)
+			return a.done(command.OutOrStdout(), "the log of %s is one of %s already", s.Node.ID,
+				to)
 		}
 		return a.done(command.OutOrStdout(), "the log of %s is now one of %s", s.Node.ID, to)
 	}

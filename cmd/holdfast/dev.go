@@ -39,15 +39,22 @@ removed at the end. It is for trying things out: one process is one point of fai
 		RunE:    func(command *cobra.Command, _ []string) error { return o.run(command) },
 	}
 	flags := command.Flags()
-	flags.StringVar(&o.listen, "listen", "127.0.0.1:1883", "`address` of the broker; port 0 is any free one")
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:1883",
+		"`address` of the broker; port 0 is any free one")
 	flags.IntVar(&o.nodes, "nodes", 3, "number of nodes: 1, 3 or 5")
-	flags.StringVar(&o.data, "data", "", "`folder` for the data, which is kept (default: a temporary one)")
-	flags.StringVar(&o.admin, "admin.listen", settings.Default().Admin.Listen, "`address` of the first node's admin API; port 0 is any free one, and so is the default if it is in use")
-	flags.StringVar(&o.health, "health.listen", "127.0.0.1:0", "`address` of the first node's /livez, /readyz and /metrics")
+	flags.StringVar(&o.data, "data", "",
+		"`folder` for the data, which is kept (default: a temporary one)")
+	flags.StringVar(&o.admin, "admin.listen", settings.Default().Admin.Listen,
+		"`address` of the first node's admin API; port 0 is any free one, and so is the default if it is in use")
+	flags.StringVar(&o.health, "health.listen", "127.0.0.1:0",
+		"`address` of the first node's /livez, /readyz and /metrics")
 	flags.StringVar(&o.policyFile, "policyFile", "", "authorization policy `file`")
-	flags.Var(&o.mirrors, "mirrors", "keys that are published as retained messages, as pattern=topic/")
-	flags.StringVar(&o.dialect, "protocol.dialect", "auto", "syntax of replies: auto (as the client asks), documented or sdk")
-	flags.BoolVar(&o.foldCase, "protocol.caseInsensitive", false, "understand verbs and options in lower case")
+	flags.Var(&o.mirrors, "mirrors",
+		"keys that are published as retained messages, as pattern=topic/")
+	flags.StringVar(&o.dialect, "protocol.dialect", "auto",
+		"syntax of replies: auto (as the client asks), documented or sdk")
+	flags.BoolVar(&o.foldCase, "protocol.caseInsensitive", false,
+		"understand verbs and options in lower case")
 	flags.StringVar(&o.logLevel, "log.level", "warn", "debug, info, warn or error")
 	return command
 }
@@ -55,7 +62,8 @@ removed at the end. It is for trying things out: one process is one point of fai
 func (o *devOptions) run(command *cobra.Command) error {
 	s := settings.Default()
 	s.Mirrors = o.mirrors
-	s.PolicyFile, s.Log.Level, s.Protocol.Dialect, s.Protocol.CaseInsensitive = o.policyFile, o.logLevel, o.dialect, o.foldCase
+	s.PolicyFile, s.Log.Level, s.Protocol.Dialect, s.Protocol.CaseInsensitive = o.policyFile,
+		o.logLevel, o.dialect, o.foldCase
 	if err := s.Validate(); err != nil {
 		return err
 	}
@@ -69,7 +77,8 @@ func (o *devOptions) run(command *cobra.Command) error {
 	log, level, lines := newQueuedLog(command.ErrOrStderr(), &s)
 	defer lines.Close()
 	running, err := trial.Start(trial.Config{
-		Listen: o.listen, Nodes: o.nodes, Folder: o.data, Settings: &s, Admin: admin, Health: o.health, Version: version, Log: log,
+		Listen: o.listen, Nodes: o.nodes, Folder: o.data, Settings: &s, Admin: admin,
+		Health: o.health, Version: version, Log: log,
 	})
 	if errors.Is(err, trial.ErrConfig) {
 		return &usageError{err}
@@ -85,7 +94,8 @@ func (o *devOptions) run(command *cobra.Command) error {
 		case err = <-running.Exits():
 		}
 	}
-	level.Set(max(level.Level(), slog.LevelError)) // no warnings of lost members while all nodes stop
+	// no warnings of lost members while all nodes stop
+	level.Set(max(level.Level(), slog.LevelError))
 	return errors.Join(err, running.Close())
 }
 

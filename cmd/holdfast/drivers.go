@@ -19,12 +19,20 @@ import (
 )
 
 // newDriver returns the driver for the configured broker. The driver opens its own connections.
-func newDriver(s *settings.Settings, front *mqttfront.Config, dialer *mqttconn.Dialer, log *slog.Logger) (broker.Driver, error) {
+func newDriver(s *settings.Settings, front *mqttfront.Config, dialer *mqttconn.Dialer,
+	log *slog.Logger,
+) (broker.Driver, error) {
 	config := presence.Config{
-		Cluster: s.Cluster.Name, Node: s.Node.ID, Username: front.Username, Password: front.Password,
-		Dialer: &mqttconn.Dialer{Addresses: dialer.Addresses, Renew: dialer.Renew, Timeout: dialer.Timeout},
-		Wall:   cluster.SystemClock().Wall, Boot: rand.Uint64(), Log: log, Trusted: s.Identity.ClientIDProperty != "",
-		KeepAlive: front.KeepAlive, ConnectTimeout: front.ConnectTimeout, SessionExpiry: front.SessionExpiry, Interval: front.ProbeInterval,
+		Cluster: s.Cluster.Name, Node: s.Node.ID, Username: front.Username,
+		Password: front.Password,
+		Dialer: &mqttconn.Dialer{
+			Addresses: dialer.Addresses, Renew: dialer.Renew,
+			Timeout: dialer.Timeout,
+		},
+		Wall: cluster.SystemClock().Wall, Boot: rand.Uint64(), Log: log,
+		Trusted:   s.Identity.ClientIDProperty != "",
+		KeepAlive: front.KeepAlive, ConnectTimeout: front.ConnectTimeout,
+		SessionExpiry: front.SessionExpiry, Interval: front.ProbeInterval,
 	}
 	switch s.Broker.Driver {
 	case "mosquitto":
@@ -53,5 +61,8 @@ func emqxAPI(s *settings.API, log *slog.Logger) (emqx.API, error) {
 	if err != nil {
 		return emqx.API{}, &usageError{fmt.Errorf("broker.api.keyFile is %q: %w", s.KeyFile, err)}
 	}
-	return emqx.API{URL: s.URL, Key: key, Client: &http.Client{Transport: transport, Timeout: timeout}}, nil
+	return emqx.API{
+		URL: s.URL, Key: key,
+		Client: &http.Client{Transport: transport, Timeout: timeout},
+	}, nil
 }

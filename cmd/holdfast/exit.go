@@ -16,10 +16,12 @@ const (
 	exitNotApplied = 1 // not found, the condition was not met, or a check failed
 	exitUsage      = 2
 	exitError      = 3 // any other error, of the store or of this program
-	exitUnknown    = 4 // no answer in time, or one that is not understood: the outcome is unknown; of `raft verify`: a member did not answer
-	exitNoLock     = 5 // the lock could not be acquired
-	exitLockLost   = 6
-	exitRemoved    = 7 // this node was removed from its cluster
+	// no answer in time, or one that is not understood: the outcome is unknown; of `raft verify`: a
+	// member did not answer
+	exitUnknown  = 4
+	exitNoLock   = 5 // the lock could not be acquired
+	exitLockLost = 6
+	exitRemoved  = 7 // this node was removed from its cluster
 )
 
 const exitHelp = `
@@ -42,25 +44,33 @@ func exitCode(err error) (code int, silent bool) {
 		return exitDone, false
 	case errors.As(err, &own):
 		return own.code, own.text == ""
-	case errors.As(err, &answered): // before the next case: it knows cobra's error by its text, and the store's error for an unknown command has the same text
+	case errors.As(err, &answered):
+		// before the next case: it knows cobra's error by its text, and the store's error for an
+		// unknown command has the same text
 		return exitError, false
-	case isUsage(err), errors.Is(err, settings.ErrInvalid), strings.HasPrefix(err.Error(), "unknown command"):
+	case isUsage(err), errors.Is(err, settings.ErrInvalid),
+		strings.HasPrefix(err.Error(), "unknown command"):
 		return exitUsage, false
 	case errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrNotApplied):
 		return exitNotApplied, false
 	case errors.Is(err, client.ErrNotExecuted): // definitely not done
 		return exitError, false
-	case errors.Is(err, client.ErrOutcomeUnknown), errors.Is(err, client.ErrProtocol), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, client.ErrOutcomeUnknown), errors.Is(err, client.ErrProtocol),
+		errors.Is(err, context.DeadlineExceeded):
 		return exitUnknown, false
 	default:
 		return exitError, false
 	}
 }
 
-// explanation returns an explanation to append to the text of an error, or an empty string. The commands of this program are well formed. A store that does
-// not understand one is older, or has an older member.
+// explanation returns an explanation to append to the text of an error, or an empty string. The
+// commands of this program are well formed. A store that does not understand one is older, or has
+// an older member.
 func explanation(err error) string {
-	for _, older := range []error{client.ErrUnknownCommand, client.ErrSyntax, client.ErrArgumentCount} {
+	for _, older := range []error{
+		client.ErrUnknownCommand, client.ErrSyntax,
+		client.ErrArgumentCount,
+	} {
 		if errors.Is(err, older) {
 			return ": the store is older than this program and does not know this command or option; upgrade all its members (Log Version in `holdfast raft status`)"
 		}

@@ -45,7 +45,10 @@ keys, and how long a page is attempted again, as after the end of a leader.`,
 		}
 		ctx := command.Context()
 		export := func(to io.Writer) error { return e.write(ctx, to) }
-		file := output{whole: func(partial string) error { return saveTo(partial, export) }, stream: export}
+		file := output{
+			whole:  func(partial string) error { return saveTo(partial, export) },
+			stream: export,
+		}
 		return file.write(ctx, arguments[0])
 	}
 	return command
@@ -65,7 +68,8 @@ func (e *exporting) write(ctx context.Context, to io.Writer) (err error) {
 	}
 	out := bufio.NewWriterSize(interruptibleWriter{ctx, to}, 1<<20)
 	defer func() {
-		if flushErr := out.Flush(); err == nil { // the pages that were read are written, also when the export fails
+		if flushErr := out.Flush(); err == nil {
+			// the pages that were read are written, also when the export fails
 			err = flushErr
 		}
 	}()
@@ -94,7 +98,8 @@ func (e *exporting) write(ctx context.Context, to io.Writer) (err error) {
 	}
 }
 
-// count returns the number of keys. It returns 0 if there is a pattern: how many keys match is not known.
+// count returns the number of keys. It returns 0 if there is a pattern: how many keys match is not
+// known.
 func (e *exporting) count(ctx context.Context) (int, error) {
 	if e.pattern != nil {
 		return 0, nil
@@ -111,12 +116,14 @@ func (e *exporting) page(ctx context.Context, after string) (page httpapi.Export
 	}
 	err = e.retry(ctx, func() error {
 		page = httpapi.ExportPage{}
-		return e.request(ctx, http.MethodPost, httpapi.ExportPath, bytes.NewReader(body), func(body io.Reader) error {
-			if err := decode(body, &page); err != nil {
-				return fmt.Errorf("%w: %w", errUnavailable, err) // the answer is incomplete, as when the node stops
-			}
-			return nil
-		})
+		return e.request(ctx, http.MethodPost, httpapi.ExportPath, bytes.NewReader(body),
+			func(body io.Reader) error {
+				if err := decode(body, &page); err != nil {
+					// the answer is incomplete, as when the node stops
+					return fmt.Errorf("%w: %w", errUnavailable, err)
+				}
+				return nil
+			})
 	})
 	return page, err
 }

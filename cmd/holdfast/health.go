@@ -36,7 +36,8 @@ Exit codes: 0 it is, 1 it is not, 2 usage, 3 nobody answers.`,
 		listening = settings.Default().Health.Listen
 	}
 	flags := command.Flags()
-	flags.StringVar(&address, "health.listen", listening, "`address` on which the node listens; also HOLDFAST_HEALTH_LISTEN")
+	flags.StringVar(&address, "health.listen", listening,
+		"`address` on which the node listens; also HOLDFAST_HEALTH_LISTEN")
 	flags.BoolVar(&live, "live", false, "ask whether it runs, not whether it is ready")
 	flags.DurationVar(&timeout, "timeout", 3*time.Second, "how long to wait for an answer")
 	command.RunE = func(command *cobra.Command, _ []string) error {
@@ -59,7 +60,8 @@ func askHealth(ctx context.Context, out io.Writer, url string) error {
 	if err != nil {
 		return &usageError{fmt.Errorf("--health.listen: %w", err)}
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // without a proxy: the node is on this machine
+	// without a proxy: the node is on this machine
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {
 		return &codeError{exitError, err.Error()}

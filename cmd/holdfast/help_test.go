@@ -18,7 +18,8 @@ func TestHelpHasNoControlCharacters(t *testing.T) {
 		if err := command.Help(); err != nil {
 			t.Fatal(err)
 		}
-		if at := strings.IndexFunc(help.String(), func(r rune) bool { return r != '\n' && unicode.IsControl(r) }); at >= 0 {
+		if at := strings.IndexFunc(help.String(),
+			func(r rune) bool { return r != '\n' && unicode.IsControl(r) }); at >= 0 {
 			t.Errorf("%s: %q", command.CommandPath(), help.String()[max(0, at-20):at+1])
 		}
 		for _, sub := range command.Commands() {

@@ -35,17 +35,24 @@ may be, too, and are stored again then.` + "\n" + exitHelp,
 	i.connection.addFlags(command)
 	flags := command.Flags()
 	flags.BoolVar(&i.ifAbsent, "if-absent", false, "leave keys that exist as they are")
-	flags.BoolVar(&i.dryRun, "dry-run", false, "change nothing: check the form of each line, and say how many lines have a new key, another value or the same value")
+	flags.BoolVar(&i.dryRun, "dry-run", false,
+		"change nothing: check the form of each line, and say how many lines have a new key, another value or the same value")
 	flags.IntVar(&i.from, "from", 1, "`number` of the first line to store")
-	command.RunE = func(command *cobra.Command, arguments []string) error { return i.run(command, arguments) }
+	command.RunE = func(command *cobra.Command,
+		arguments []string,
+	) error {
+		return i.run(command, arguments)
+	}
 	return command
 }
 
 // The bounds of an import.
 const (
-	importWorkers = 64       // number of requests at a time
-	maxLine       = 96 << 20 // bytes of a line; a value of 8 MiB of control characters has 48 MiB as JSON
-	maxImportRead = 32 << 20 // total bytes of the lines that are read and not yet stored; a single line may have more
+	importWorkers = 64 // number of requests at a time
+	// bytes of a line; a value of 8 MiB of control characters has 48 MiB as JSON
+	maxLine = 96 << 20
+	// total bytes of the lines that are read and not yet stored; a single line may have more
+	maxImportRead = 32 << 20
 )
 
 // importing is an import that is under way.
@@ -105,7 +112,8 @@ func (i *importing) run(command *cobra.Command, arguments []string) (err error) 
 	defer func() { _ = store.Close() }() // Close always returns nil
 	i.room = sync.NewCond(&i.mu)
 	last := i.store(command.Context(), store, in, size, newProgress(command.ErrOrStderr(), "lines"))
-	if i.err == nil && i.from > last+1 { // last+1 is valid: an interrupted import may have printed it
+	if i.err == nil && i.from > last+1 {
+		// last+1 is valid: an interrupted import may have printed it
 		return usagef("--from is %d: there are %d lines", i.from, last)
 	}
 	if i.err != nil {
@@ -114,9 +122,11 @@ func (i *importing) run(command *cobra.Command, arguments []string) (err error) 
 	return i.print(command.OutOrStdout())
 }
 
-// store reads all lines and stores them. Lines with the same key go to the same worker, so that they take effect in their order. It returns the number of
-// the last line that was read.
-func (i *importing) store(ctx context.Context, store *client.Client, in io.Reader, size int64, shown *progress) (last int) {
+// store reads all lines and stores them. Lines with the same key go to the same worker, so that
+// they take effect in their order. It returns the number of the last line that was read.
+func (i *importing) store(ctx context.Context, store *client.Client, in io.Reader, size int64,
+	shown *progress,
+) (last int) {
 	reading, stop := context.WithCancel(ctx) // ends with the first line that is not stored
 	defer stop()
 	var working sync.WaitGroup
@@ -168,7 +178,8 @@ func (i *importing) store(ctx context.Context, store *client.Client, in io.Reade
 	return last
 }
 
-// admit waits until there is room for a line and adds it to pending. It returns false, and adds nothing, once there is an error.
+// admit waits until there is room for a line and adds it to pending. It returns false, and adds
+// nothing, once there is an error.
 func (i *importing) admit(line importLine) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -191,7 +202,8 @@ func (i *importing) recordLine(number int) {
 	i.next = number
 }
 
-// recordResult records the result of storing a line. After an error the line stays pending, no further line is begun, and stop ends the reading.
+// recordResult records the result of storing a line. After an error the line stays pending, no
+// further line is begun, and stop ends the reading.
 func (i *importing) recordResult(line importLine, err error, stop func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -208,7 +220,8 @@ func (i *importing) recordResult(line importLine, err error, stop func()) {
 	stop()
 }
 
-// fail records an error of the reading, if it is the first. The lines that were read before it are still stored.
+// fail records an error of the reading, if it is the first. The lines that were read before it are
+// still stored.
 func (i *importing) fail(err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -234,7 +247,8 @@ func (i *importing) resume() int {
 	return max(first, i.from)
 }
 
-// overloadPatience is how long a line is tried again while the store answers ErrOverloaded. --timeout bounds each attempt.
+// overloadPatience is how long a line is tried again while the store answers ErrOverloaded.
+// --timeout bounds each attempt.
 const overloadPatience = time.Minute
 
 // storeLine stores the key of a line, or with --dry-run compares it with the one in the store.
@@ -262,7 +276,9 @@ func (i *importing) storeLine(ctx context.Context, store *client.Client, line *i
 	}
 }
 
-func (i *importing) compare(ctx context.Context, store *client.Client, key *httpapi.ExportedKey) error {
+func (i *importing) compare(ctx context.Context, store *client.Client,
+	key *httpapi.ExportedKey,
+) error {
 	value, _, err := store.Get(ctx, key.Name())
 	switch {
 	case errors.Is(err, client.ErrNotFound):
@@ -279,10 +295,13 @@ func (i *importing) compare(ctx context.Context, store *client.Client, key *http
 	return nil
 }
 
-func (i *importing) set(ctx context.Context, store *client.Client, key *httpapi.ExportedKey, options []client.Option) error {
+func (i *importing) set(ctx context.Context, store *client.Client, key *httpapi.ExportedKey,
+	options []client.Option,
+) error {
 	_, err := store.Set(ctx, key.Name(), key.Data(), options...)
 	switch {
-	case errors.Is(err, client.ErrNotApplied), i.ifAbsent && isFenced(err): // only a key that exists is fenced
+	case errors.Is(err, client.ErrNotApplied), i.ifAbsent && isFenced(err):
+		// only a key that exists is fenced
 		i.count(&i.counts.Skipped)
 	case err != nil:
 		return err
@@ -303,7 +322,8 @@ func (i *importing) options(key *httpapi.ExportedKey) (options []client.Option, 
 	}
 	if key.TTL != nil {
 		const longest = int64(1<<63-1) / int64(time.Millisecond)
-		options = append(options, client.Expire(time.Duration(min(*key.TTL, longest))*time.Millisecond))
+		options = append(options,
+			client.Expire(time.Duration(min(*key.TTL, longest))*time.Millisecond))
 	}
 	if i.ifAbsent {
 		options = append(options, client.IfAbsent())
@@ -312,7 +332,8 @@ func (i *importing) options(key *httpapi.ExportedKey) (options []client.Option, 
 }
 
 func isFenced(err error) bool {
-	return errors.Is(err, client.ErrFencingTokenRequired) || errors.Is(err, client.ErrFencingTokenLower)
+	return errors.Is(err, client.ErrFencingTokenRequired) ||
+		errors.Is(err, client.ErrFencingTokenLower)
 }
 
 func (i *importing) count(what *int) {
@@ -329,7 +350,8 @@ func (i *importing) print(out io.Writer) error {
 	var err error
 	switch {
 	case i.dryRun:
-		_, err = fmt.Fprintf(out, "nothing is changed: of the lines %d have a new key, %d another value, %d the same value, and %d would be skipped\n", c.New, c.Changed, c.Unchanged, c.Skipped)
+		_, err = fmt.Fprintf(out,
+			"nothing is changed: of the lines %d have a new key, %d another value, %d the same value, and %d would be skipped\n", c.New, c.Changed, c.Unchanged, c.Skipped)
 	case i.ifAbsent:
 		_, err = fmt.Fprintf(out, "%d keys stored, %d skipped\n", c.Stored, c.Skipped)
 	default:

@@ -17,16 +17,22 @@ import (
 )
 
 func newKeys() *cobra.Command {
-	command := group(&cobra.Command{Use: "keys", Short: "Look at the keys in the store", Example: "  holdfast keys list --prefix lines/7/"})
+	command := group(&cobra.Command{
+		Use: "keys", Short: "Look at the keys in the store",
+		Example: "  holdfast keys list --prefix lines/7/",
+	})
 	command.AddCommand(newKeysList(), newKeysCount(), newKeysExport(), newKeysImport(),
-		newAdmin("inspect KEY", "Show a key with its value, version, fencing token, time to live and watchers", "holdfast keys inspect lines/7/recipe", cobra.ExactArgs(1), inspectKey))
+		newAdmin("inspect KEY",
+			"Show a key with its value, version, fencing token, time to live and watchers",
+			"holdfast keys inspect lines/7/recipe", cobra.ExactArgs(1), inspectKey))
 	return command
 }
 
 func newKeysList() *cobra.Command {
 	var prefix string
 	var limit int
-	command := newAdmin("list", "List keys in the order of their bytes", "holdfast keys list --prefix lines/7/ --limit 20", cobra.NoArgs,
+	command := newAdmin("list", "List keys in the order of their bytes",
+		"holdfast keys list --prefix lines/7/ --limit 20", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
 			if limit < 1 {
 				return usagef("--limit is %d: must be positive", limit)
@@ -42,7 +48,10 @@ func (a *administration) listKeys(command *cobra.Command, prefix string, limit i
 	const page = 1000
 	list := []httpapi.Key{}
 	for after := ""; len(list) < limit; {
-		query := url.Values{"prefix": {prefix}, "after": {after}, "limit": {strconv.Itoa(min(limit-len(list), page))}}
+		query := url.Values{
+			"prefix": {prefix}, "after": {after},
+			"limit": {strconv.Itoa(min(limit-len(list), page))},
+		}
 		var keys httpapi.Keys
 		if err := a.get(command.Context(), "/v1/keys?"+query.Encode(), &keys); err != nil {
 			return err
@@ -62,7 +71,10 @@ func (a *administration) listKeys(command *cobra.Command, prefix string, limit i
 	var rows [][]any
 	for i := range list {
 		k := &list[i]
-		rows = append(rows, []any{quote(&k.Key), k.Size, k.Version, orDash(k.Token), ttl(k.TTL), len(k.Watchers)})
+		rows = append(rows, []any{
+			quote(&k.Key), k.Size, k.Version, orDash(k.Token), ttl(k.TTL),
+			len(k.Watchers),
+		})
 	}
 	return printTable(command.OutOrStdout(), "Key, Size, Version, Token, TTL, Watchers", rows)
 }
@@ -71,7 +83,8 @@ func ttl(milliseconds *int64) string {
 	if milliseconds == nil {
 		return "-"
 	}
-	if *milliseconds > math.MaxInt64/int64(time.Millisecond) { // a time to live may have up to 2^53 ms
+	if *milliseconds > math.MaxInt64/int64(time.Millisecond) {
+		// a time to live may have up to 2^53 ms
 		return strconv.FormatInt(*milliseconds/1000, 10) + "s"
 	}
 	return (time.Duration(*milliseconds) * time.Millisecond).String()
@@ -84,15 +97,16 @@ func orDash(text string) string {
 	return text
 }
 
-// quote returns bytes as text that is safe on a terminal. Bytes that are empty, or have a space, a quotation mark, a backslash or anything that does not
-// print, become a quoted Go string.
+// quote returns bytes as text that is safe on a terminal. Bytes that are empty, or have a space, a
+// quotation mark, a backslash or anything that does not print, become a quoted Go string.
 func quote(b *httpapi.Bytes) string {
 	data, err := base64.StdEncoding.DecodeString(b.Base64)
 	if err != nil {
 		return "?"
 	}
 	quoted := strconv.Quote(string(data))
-	if plain := quoted[1 : len(quoted)-1]; plain == string(data) && !strings.ContainsAny(plain, " \t") && plain != "" {
+	if plain := quoted[1 : len(quoted)-1]; plain == string(data) &&
+		!strings.ContainsAny(plain, " \t") && plain != "" {
 		return plain
 	}
 	return quoted
@@ -100,16 +114,19 @@ func quote(b *httpapi.Bytes) string {
 
 func newKeysCount() *cobra.Command {
 	var prefix string
-	command := newAdmin("count", "Count keys, and the bytes of keys and values", "holdfast keys count --prefix line-7/", cobra.NoArgs,
+	command := newAdmin("count", "Count keys, and the bytes of keys and values",
+		"holdfast keys count --prefix line-7/", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
 			var count httpapi.KeyCount
-			if err := a.get(command.Context(), "/v1/keys/count?"+url.Values{"prefix": {prefix}}.Encode(), &count); err != nil {
+			if err := a.get(command.Context(), "/v1/keys/count?"+
+				url.Values{"prefix": {prefix}}.Encode(), &count); err != nil {
 				return err
 			}
 			if a.output == "json" {
 				return printJSON(command.OutOrStdout(), count)
 			}
-			return printTable(command.OutOrStdout(), "Keys, Bytes", [][]any{{count.Count, count.Bytes}})
+			return printTable(command.OutOrStdout(), "Keys, Bytes",
+				[][]any{{count.Count, count.Bytes}})
 		})
 	command.Flags().StringVar(&prefix, "prefix", "", "only keys that begin with this `text`")
 	return command
@@ -117,7 +134,8 @@ func newKeysCount() *cobra.Command {
 
 func inspectKey(a *administration, command *cobra.Command, arguments []string) error {
 	var k httpapi.Key
-	if err := a.get(command.Context(), "/v1/key?"+url.Values{"key": {arguments[0]}}.Encode(), &k); err != nil {
+	if err := a.get(command.Context(), "/v1/key?"+url.Values{"key": {arguments[0]}}.Encode(),
+		&k); err != nil {
 		return err
 	}
 	if a.output == "json" {
@@ -135,7 +153,10 @@ func inspectKey(a *administration, command *cobra.Command, arguments []string) e
 }
 
 func newWatches() *cobra.Command {
-	command := group(&cobra.Command{Use: "watches", Short: "List watches, and end them", Example: "  holdfast watches list --client line-7"})
+	command := group(&cobra.Command{
+		Use: "watches", Short: "List watches, and end them",
+		Example: "  holdfast watches list --client line-7",
+	})
 	command.AddCommand(newWatchesList(), newWatchesDrop())
 	return command
 }
@@ -143,20 +164,24 @@ func newWatches() *cobra.Command {
 func newWatchesList() *cobra.Command {
 	var prefix, client string
 	var limit int
-	command := newAdmin("list", "List watches in the order of keys and clients", "holdfast watches list --client line-7", cobra.NoArgs,
+	command := newAdmin("list", "List watches in the order of keys and clients",
+		"holdfast watches list --client line-7", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
 			if limit < 1 {
 				return usagef("--limit is %d: must be positive", limit)
 			}
 			return a.listWatches(command, prefix, client, limit)
 		})
-	command.Flags().StringVar(&prefix, "prefix", "", "only keys and patterns that begin with this `text`")
+	command.Flags().StringVar(&prefix, "prefix", "",
+		"only keys and patterns that begin with this `text`")
 	command.Flags().StringVar(&client, "client", "", "only watches of the client with this `id`")
 	command.Flags().IntVar(&limit, "limit", 1000, "list at most this `number` of watches")
 	return command
 }
 
-func (a *administration) listWatches(command *cobra.Command, prefix, client string, limit int) error {
+func (a *administration) listWatches(command *cobra.Command, prefix, client string,
+	limit int,
+) error {
 	const pageSize = 1000
 	list := []httpapi.Watch{}
 	for page := (httpapi.Watches{}); len(list) < limit; {
@@ -165,8 +190,10 @@ func (a *administration) listWatches(command *cobra.Command, prefix, client stri
 			return fmt.Errorf("read where the next page begins: %w", err)
 		}
 		query := url.Values{
-			"prefix": {prefix}, "client": {client}, "after": {string(next)}, "afterClient": {page.NextClient},
-			"afterPattern": {strconv.FormatBool(page.NextPattern)}, "limit": {strconv.Itoa(min(limit-len(list), pageSize))},
+			"prefix": {prefix}, "client": {client}, "after": {string(next)},
+			"afterClient":  {page.NextClient},
+			"afterPattern": {strconv.FormatBool(page.NextPattern)},
+			"limit":        {strconv.Itoa(min(limit-len(list), pageSize))},
 		}
 		page = httpapi.Watches{}
 		if err := a.get(command.Context(), "/v1/watches?"+query.Encode(), &page); err != nil {
@@ -187,21 +214,31 @@ func (a *administration) listWatches(command *cobra.Command, prefix, client stri
 		if w.Pattern {
 			of = "pattern"
 		}
-		rows = append(rows, []any{of, quote(&w.Key), printable(w.Client), w.Dialect, (time.Duration(w.Age) * time.Millisecond).Round(time.Second)})
+		rows = append(rows, []any{
+			of, quote(&w.Key), printable(w.Client), w.Dialect,
+			(time.Duration(w.Age) * time.Millisecond).Round(time.Second),
+		})
 	}
 	return printTable(command.OutOrStdout(), "Of, Key, Client, Dialect, Renewed Ago", rows)
 }
 
 func newWatchesDrop() *cobra.Command {
 	var client, key, pattern string
-	command := newAdmin("drop", "End the watches of a client, of a key or pattern, or of a client on that key or pattern", "holdfast watches drop --client line-7 --yes", cobra.NoArgs,
+	command := newAdmin("drop",
+		"End the watches of a client, of a key or pattern, or of a client on that key or pattern",
+		"holdfast watches drop --client line-7 --yes", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
 			query := url.Values{}
-			for name, value := range map[string]string{"client": client, "key": key, "pattern": pattern} {
+			for name, value := range map[string]string{
+				"client": client, "key": key,
+				"pattern": pattern,
+			} {
 				if !command.Flags().Changed(name) {
 					continue
 				}
-				if value == "" { // as from an unset shell variable: ignoring the flag would end more watches than are meant
+				if value == "" {
+					// as from an unset shell variable: ignoring the flag would end more watches
+					// than are meant
 					return usagef("--%s is empty", name)
 				}
 				query.Set(name, value)
@@ -216,7 +253,8 @@ func newWatchesDrop() *cobra.Command {
 				return err
 			}
 			var dropped httpapi.EndedWatches
-			err := a.request(command.Context(), http.MethodDelete, "/v1/watches?"+query.Encode(), nil, func(body io.Reader) error { return decode(body, &dropped) })
+			err := a.request(command.Context(), http.MethodDelete, "/v1/watches?"+query.Encode(),
+				nil, func(body io.Reader) error { return decode(body, &dropped) })
 			if err != nil {
 				return err
 			}

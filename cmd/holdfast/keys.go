@@ -15,7 +15,8 @@ import (
 	"holdfast/client"
 )
 
-// keyResult is what the commands on one key print with -o json. A value that is no UTF-8 is in base64.
+// keyResult is what the commands on one key print with -o json. A value that is no UTF-8 is in
+// base64.
 type keyResult struct {
 	Key         string  `json:"key,omitempty"`
 	KeyBase64   []byte  `json:"keyBase64,omitempty"` // instead of Key if that is not valid UTF-8
@@ -42,9 +43,12 @@ func (r *keyResult) setValue(value []byte) {
 	r.ValueBase64 = value
 }
 
-// finish prints the result of a command on a key, and returns the error that determines the exit code. text is printed after a
-// success without -o json. With -o json, "not found" and "not applied" are printed as results.
-func (c *connection) finish(out io.Writer, r keyResult, version client.Version, text string, err error) error {
+// finish prints the result of a command on a key, and returns the error that determines the exit
+// code. text is printed after a success without -o json. With -o json, "not found" and "not
+// applied" are printed as results.
+func (c *connection) finish(out io.Writer, r keyResult, version client.Version, text string,
+	err error,
+) error {
 	var notApplied *client.NotAppliedError
 	switch {
 	case errors.As(err, &notApplied):
@@ -68,7 +72,8 @@ func (c *connection) finish(out io.Writer, r keyResult, version client.Version, 
 	return err
 }
 
-// printResult prints a result as JSON. If err is not nil, the command was not applied: the exit code is exitNotApplied.
+// printResult prints a result as JSON. If err is not nil, the command was not applied: the exit
+// code is exitNotApplied.
 func printResult(out io.Writer, result any, err error) error {
 	if printErr := printJSON(out, result); printErr != nil {
 		return printErr
@@ -106,7 +111,8 @@ func newGet() *cobra.Command {
 type fence struct{ text string }
 
 func (f *fence) addFlags(command *cobra.Command) {
-	command.Flags().StringVar(&f.text, "fence", "", "fencing `token`, a version such as 1696374425000:1:StateStore; `holdfast lock` exports one as HOLDFAST_FENCING_TOKEN")
+	command.Flags().StringVar(&f.text, "fence", "",
+		"fencing `token`, a version such as 1696374425000:1:StateStore; `holdfast lock` exports one as HOLDFAST_FENCING_TOKEN")
 }
 
 func (f *fence) options(command *cobra.Command) ([]client.Option, error) {
@@ -127,8 +133,8 @@ func (v *ifVersion) add(flags *pflag.FlagSet) {
 	flags.StringVar(&v.text, "if-version", "", "only if the key exists with exactly this `version`")
 }
 
-// options returns the option, if the flag is given. An empty version, as from an unset shell variable, is an error: ignoring it would make the command
-// unconditional.
+// options returns the option, if the flag is given. An empty version, as from an unset shell
+// variable, is an error: ignoring it would make the command unconditional.
 func (v *ifVersion) options(flags *pflag.FlagSet) ([]client.Option, error) {
 	if !flags.Changed("if-version") {
 		return nil, nil
@@ -151,7 +157,8 @@ type setFlags struct {
 func (s *setFlags) add(flags *pflag.FlagSet) {
 	s.version.add(flags)
 	flags.BoolVar(&s.nx, "nx", false, "only if the key does not exist")
-	flags.StringVar(&s.nex, "nex", "", "only if the key does not exist or has this `value`; without a value: the new one")
+	flags.StringVar(&s.nex, "nex", "",
+		"only if the key does not exist or has this `value`; without a value: the new one")
 	flags.Lookup("nex").NoOptDefVal = sameValue
 	flags.DurationVar(&s.px, "px", 0, "the key goes away after this `time`, such as 1500ms or 10s")
 }
@@ -222,16 +229,20 @@ func newSet() *cobra.Command {
 		}
 		return c.do(command, func(ctx context.Context, store *client.Client) error {
 			version, err := store.Set(ctx, arguments[0], value, options...)
-			return c.finish(command.OutOrStdout(), resultOf(arguments[0]), version, version.String()+"\n", err)
+			return c.finish(command.OutOrStdout(), resultOf(arguments[0]), version,
+				version.String()+"\n", err)
 		})
 	}
 	return command
 }
 
-// sameValue is the value of --nex when none is given. It is the character word joiner, which is invisible in the help text. --nex cannot compare with it.
+// sameValue is the value of --nex when none is given. It is the character word joiner, which is
+// invisible in the help text. --nex cannot compare with it.
 const sameValue = "\u2060"
 
-func readValue(ctx context.Context, stdin io.Reader, arguments []string, file string) ([]byte, error) {
+func readValue(ctx context.Context, stdin io.Reader, arguments []string, file string) ([]byte,
+	error,
+) {
 	switch {
 	case len(arguments) > 0 && file != "":
 		return nil, usagef("the value is given twice, as an argument and by --file")
@@ -240,7 +251,8 @@ func readValue(ctx context.Context, stdin io.Reader, arguments []string, file st
 	case file == "" || file == "-":
 		return readAll(ctx, stdin)
 	default:
-		value, err := interruptible(ctx, func() ([]byte, error) { return os.ReadFile(file) }) // it may be a pipe
+		// it may be a pipe
+		value, err := interruptible(ctx, func() ([]byte, error) { return os.ReadFile(file) })
 		if err != nil {
 			return nil, &usageError{fmt.Errorf("read the value: %w", err)}
 		}
@@ -263,7 +275,9 @@ func newDel() *cobra.Command {
 	command := newRemove("del KEY", "Delete a key", "  holdfast del lines/7/recipe\n"+
 		"  version=$(holdfast set lines/7/draft 'steel, 3mm')\n"+
 		"  holdfast del lines/7/draft --if-version \"$version\"", cobra.ExactArgs(1),
-		func(ctx context.Context, store *client.Client, arguments []string, options []client.Option) (client.Version, error) {
+		func(ctx context.Context, store *client.Client, arguments []string,
+			options []client.Option,
+		) (client.Version, error) {
 			return store.Del(ctx, arguments[0], append(options, condition...)...)
 		})
 	v.add(command.Flags())
@@ -275,8 +289,11 @@ func newDel() *cobra.Command {
 }
 
 func newVDel() *cobra.Command {
-	return newRemove("vdel KEY VALUE", "Delete a key if it has a value", "  holdfast vdel lines/7/owner plc-b", cobra.ExactArgs(2),
-		func(ctx context.Context, store *client.Client, arguments []string, options []client.Option) (client.Version, error) {
+	return newRemove("vdel KEY VALUE", "Delete a key if it has a value",
+		"  holdfast vdel lines/7/owner plc-b", cobra.ExactArgs(2),
+		func(ctx context.Context, store *client.Client, arguments []string,
+			options []client.Option,
+		) (client.Version, error) {
 			return store.VDel(ctx, arguments[0], []byte(arguments[1]), options...)
 		})
 }
@@ -299,7 +316,8 @@ func newRemove(use, short, example string, args cobra.PositionalArgs,
 		}
 		return c.do(command, func(ctx context.Context, store *client.Client) error {
 			version, err := remove(ctx, store, arguments, options)
-			return c.finish(command.OutOrStdout(), resultOf(arguments[0]), version, version.String()+"\n", err)
+			return c.finish(command.OutOrStdout(), resultOf(arguments[0]), version,
+				version.String()+"\n", err)
 		})
 	}
 	return command

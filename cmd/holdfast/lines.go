@@ -16,8 +16,9 @@ type lineOrError struct {
 	err  error
 }
 
-// readLines returns the lines with their numbers, from 1 on. After an error the caller must stop. When the context ends, the error is its context.Cause.
-// A read cannot be interrupted. A read that is under way when the context ends goes on in its own goroutine.
+// readLines returns the lines with their numbers, from 1 on. After an error the caller must stop.
+// When the context ends, the error is its context.Cause. A read cannot be interrupted. A read that
+// is under way when the context ends goes on in its own goroutine.
 func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, lineOrError] {
 	return func(yield func(int, lineOrError) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -41,7 +42,8 @@ func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, lineOrError] {
 			select {
 			case text, more := <-texts:
 				if !more {
-					if ctx.Err() != nil { // the reading goroutine has stopped because the context ended
+					if ctx.Err() != nil {
+						// the reading goroutine has stopped because the context ended
 						yield(number, lineOrError{err: context.Cause(ctx)})
 					}
 					return
@@ -57,7 +59,8 @@ func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, lineOrError] {
 	}
 }
 
-// readLine returns the next line without its line end, and io.EOF after the last one. A line of more than maxLine bytes is an error.
+// readLine returns the next line without its line end, and io.EOF after the last one. A line of
+// more than maxLine bytes is an error.
 func readLine(lines *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := lines.ReadSlice('\n')

@@ -40,10 +40,13 @@ Exits with the command's code, 5 when the lock could not be acquired, 6 when it 
 	}
 	c.addFlags(command)
 	flags := command.Flags()
-	flags.DurationVar(&ttl, "ttl", 10*time.Second, "time after which the lock expires if its holder stops renewing it")
-	flags.DurationVar(&wait, "wait", -1, "how long to wait for the lock; 0s tries once (default: no limit)")
+	flags.DurationVar(&ttl, "ttl", 10*time.Second,
+		"time after which the lock expires if its holder stops renewing it")
+	flags.DurationVar(&wait, "wait", -1,
+		"how long to wait for the lock; 0s tries once (default: no limit)")
 	flags.Lookup("wait").DefValue = ""
-	flags.DurationVar(&grace, "grace", 5*time.Second, "time between SIGTERM and SIGKILL when the lock is lost or holdfast is interrupted")
+	flags.DurationVar(&grace, "grace", 5*time.Second,
+		"time between SIGTERM and SIGKILL when the lock is lost or holdfast is interrupted")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		if ttl < 100*time.Millisecond {
 			return usagef("--ttl is %v: must be at least 100ms", ttl)
@@ -73,7 +76,8 @@ Exits with the command's code, 5 when the lock could not be acquired, 6 when it 
 		case errors.Is(unlockErr, client.ErrLockLost):
 			return &codeError{exitLockLost, "the lock was lost"}
 		case unlockErr != nil:
-			_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: releasing the lock failed, it expires by itself:", unlockErr)
+			_, _ = fmt.Fprintln(command.ErrOrStderr(),
+				"holdfast: releasing the lock failed, it expires by itself:", unlockErr)
 		}
 		if code != 0 {
 			return &codeError{code: code}
@@ -83,8 +87,11 @@ Exits with the command's code, 5 when the lock could not be acquired, 6 when it 
 	return command
 }
 
-// acquireLock acquires the lock within wait: 0 is one attempt, and a negative time is no limit. The error is a codeError if another holder has the lock.
-func (c *connection) acquireLock(ctx context.Context, store *client.Client, name string, ttl, wait time.Duration) (*client.Lock, error) {
+// acquireLock acquires the lock within wait: 0 is one attempt, and a negative time is no limit. The
+// error is a codeError if another holder has the lock.
+func (c *connection) acquireLock(ctx context.Context, store *client.Client, name string, ttl,
+	wait time.Duration,
+) (*client.Lock, error) {
 	switch {
 	case wait == 0:
 		var cancel context.CancelFunc
@@ -98,7 +105,8 @@ func (c *connection) acquireLock(ctx context.Context, store *client.Client, name
 	var lock *client.Lock
 	var err error
 	if wait == 0 {
-		lock, err = store.TryLock(ctx, name, []byte(store.ID()+":"+rand.Text()), ttl) // two commands may have the same client id
+		// two commands may have the same client id
+		lock, err = store.TryLock(ctx, name, []byte(store.ID()+":"+rand.Text()), ttl)
 	} else {
 		lock, err = store.Lock(ctx, name, ttl)
 	}
@@ -108,9 +116,11 @@ func (c *connection) acquireLock(ctx context.Context, store *client.Client, name
 	return lock, err
 }
 
-// runLocked runs the command and returns its exit code. It terminates the command when the lock is lost or the context ends, and does not start it if the lock is
-// lost already.
-func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, grace time.Duration) (int, error) {
+// runLocked runs the command and returns its exit code. It terminates the command when the lock is
+// lost or the context ends, and does not start it if the lock is lost already.
+func runLocked(command *cobra.Command, lock *client.Lock, arguments []string,
+	grace time.Duration,
+) (int, error) {
 	select {
 	case <-lock.Lost(): // the store's answer came after the time to live
 		return 0, &codeError{exitLockLost, "the lock was lost before the command was started"}
@@ -121,13 +131,15 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 	attributes, giveBack := ownGroup(command.InOrStdin())
 	defer func() { giveBack(child.Process) }()
 	child.SysProcAttr = attributes
-	child.Stdin, child.Stdout, child.Stderr = command.InOrStdin(), command.OutOrStdout(), command.ErrOrStderr()
+	child.Stdin, child.Stdout, child.Stderr = command.InOrStdin(), command.OutOrStdout(),
+		command.ErrOrStderr()
 	signal.Ignore(syscall.SIGTSTP) // Ctrl-Z; the command inherits that the signal is ignored
 	if err := child.Start(); err != nil {
 		return 0, &usageError{fmt.Errorf("run the command: %w", err)}
 	}
 	beforeSecondInterrupt(command.Context(), func() {
-		_ = syscall.Kill(-child.Process.Pid, syscall.SIGKILL) // the command must not go on without the lock
+		// the command must not go on without the lock
+		_ = syscall.Kill(-child.Process.Pid, syscall.SIGKILL)
 		giveBack(child.Process)
 	})
 	defer beforeSecondInterrupt(command.Context(), func() {})
@@ -135,7 +147,8 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 	go func() { exited <- child.Wait() }()
 	select {
 	case err := <-exited:
-		endGroup(-child.Process.Pid, grace) // what the command has left behind must not go on without the lock
+		// what the command has left behind must not go on without the lock
+		endGroup(-child.Process.Pid, grace)
 		return childCode(err)
 	case <-lock.Lost():
 		_ = terminate(child, exited, grace) // how it ended does not matter
@@ -145,10 +158,12 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 	}
 }
 
-// ownGroup puts the command into its own process group, so that terminate can signal all its processes. If this process is in the foreground group of a
-// terminal, the command's group takes its place: the command can read input, and receives Ctrl-C instead of holdfast. giveBack makes this process's group the
-// foreground group again, for what comes next in a script. It does nothing if another group that has processes is the foreground group by then. child is nil
-// if the command was not started.
+// ownGroup puts the command into its own process group, so that terminate can signal all its
+// processes. If this process is in the foreground group of a terminal, the command's group takes
+// its place: the command can read input, and receives Ctrl-C instead of holdfast. giveBack makes
+// this process's group the foreground group again, for what comes next in a script. It does nothing
+// if another group that has processes is the foreground group by then. child is nil if the command
+// was not started.
 func ownGroup(stdin io.Reader) (attributes *syscall.SysProcAttr, giveBack func(child *os.Process)) {
 	attributes = &syscall.SysProcAttr{Setpgid: true}
 	file, ok := stdin.(*os.File)
@@ -156,18 +171,22 @@ func ownGroup(stdin io.Reader) (attributes *syscall.SysProcAttr, giveBack func(c
 		return attributes, func(*os.Process) {}
 	}
 	terminal, group := int(file.Fd()), unix.Getpgrp()
-	if foreground, err := unix.IoctlGetInt(terminal, unix.TIOCGPGRP); err != nil || foreground != group {
+	if foreground, err := unix.IoctlGetInt(terminal, unix.TIOCGPGRP); err != nil ||
+		foreground != group {
 		return attributes, func(*os.Process) {}
 	}
 	attributes.Foreground, attributes.Ctty = true, terminal
 	return attributes, func(child *os.Process) {
 		foreground, err := unix.IoctlGetInt(terminal, unix.TIOCGPGRP)
 		isChild := child != nil && foreground == child.Pid
-		if err != nil || !isChild && !errors.Is(syscall.Kill(-foreground, 0), syscall.ESRCH) { // a shell has taken it meanwhile
+		if err != nil || !isChild && !errors.Is(syscall.Kill(-foreground, 0), syscall.ESRCH) {
+			// a shell has taken it meanwhile
 			return
 		}
-		signal.Ignore(syscall.SIGTTOU)                               // a background group would get SIGTTOU for the next call
-		_ = unix.IoctlSetPointerInt(terminal, unix.TIOCSPGRP, group) // without a terminal there is nothing to give back
+		// a background group would get SIGTTOU for the next call
+		signal.Ignore(syscall.SIGTTOU)
+		// without a terminal there is nothing to give back
+		_ = unix.IoctlSetPointerInt(terminal, unix.TIOCSPGRP, group)
 	}
 }
 
@@ -175,7 +194,8 @@ func ownGroup(stdin io.Reader) (attributes *syscall.SysProcAttr, giveBack func(c
 func terminate(child *exec.Cmd, exited <-chan error, grace time.Duration) error {
 	group, deadline := -child.Process.Pid, time.Now().Add(grace)
 	_ = syscall.Kill(group, syscall.SIGTERM) // it may have ended already
-	_ = syscall.Kill(group, syscall.SIGCONT) // so that a suspended command receives the SIGTERM, too
+	// so that a suspended command receives the SIGTERM, too
+	_ = syscall.Kill(group, syscall.SIGCONT)
 	select {
 	case err := <-exited:
 		endGroup(group, time.Until(deadline)) // what it has left behind
@@ -188,8 +208,9 @@ func terminate(child *exec.Cmd, exited <-chan error, grace time.Duration) error 
 	}
 }
 
-// endGroup terminates the processes that are left in a process group, and waits until they have ended. After grace it sends SIGKILL. group is the negative of
-// the group's id, as kill(2) takes it.
+// endGroup terminates the processes that are left in a process group, and waits until they have
+// ended. After grace it sends SIGKILL. group is the negative of the group's id, as kill(2) takes
+// it.
 func endGroup(group int, grace time.Duration) {
 	_ = syscall.Kill(group, syscall.SIGTERM) // there may be no process left
 	_ = syscall.Kill(group, syscall.SIGCONT) // one that is stopped can clean up, too
@@ -202,7 +223,8 @@ func endGroup(group int, grace time.Duration) {
 // groupEnds reports whether a process group ends within a time.
 func groupEnds(group int, within time.Duration) bool {
 	for deadline := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
-		_, _ = syscall.Wait4(group, nil, syscall.WNOHANG, nil) // as process 1 of a container, this process inherits what the command leaves behind
+		// as process 1 of a container, this process inherits what the command leaves behind
+		_, _ = syscall.Wait4(group, nil, syscall.WNOHANG, nil)
 		if errors.Is(syscall.Kill(group, 0), syscall.ESRCH) {
 			return true
 		}
@@ -212,7 +234,8 @@ func groupEnds(group int, within time.Duration) bool {
 	}
 }
 
-// childCode returns the exit code of a command. For a command that a signal has ended it is 128 plus the signal's number, as in a shell.
+// childCode returns the exit code of a command. For a command that a signal has ended it is 128
+// plus the signal's number, as in a shell.
 func childCode(err error) (int, error) {
 	var exit *exec.ExitError
 	switch {

@@ -15,9 +15,11 @@ import (
 	"holdfast/internal/settings"
 )
 
-// newQueuedLog returns a logger whose lines wait in a queue, so that no reader of the log can stop the
-// node. A reader that has gone does not end the process by SIGPIPE.
-func newQueuedLog(out io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar, *logqueue.Queue) {
+// newQueuedLog returns a logger whose lines wait in a queue, so that no reader of the log can stop
+// the node. A reader that has gone does not end the process by SIGPIPE.
+func newQueuedLog(out io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar,
+	*logqueue.Queue,
+) {
 	signal.Ignore(syscall.SIGPIPE)
 	lines := logqueue.New(out, func(dropped int) []byte {
 		var line bytes.Buffer
@@ -32,7 +34,8 @@ func newQueuedLog(out io.Writer, s *settings.Settings) (*slog.Logger, *slog.Leve
 // registerLog registers the metric of a log.
 func registerLog(registry prometheus.Registerer, lines *logqueue.Queue) {
 	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "holdfast_log_lines_dropped_total", Help: "Lines of the log on standard error that were dropped because nobody took them, or could not be written.",
+		Name: "holdfast_log_lines_dropped_total",
+		Help: "Lines of the log on standard error that were dropped because nobody took them, or could not be written.",
 	}, func() float64 {
 		lost, _ := lines.Lost()
 		return float64(lost)
@@ -47,6 +50,7 @@ func logNotes(lines *logqueue.Queue) func() []string {
 		if last.IsZero() || time.Since(last) > while {
 			return nil
 		}
-		return []string{fmt.Sprintf("%d lines of the log were lost: whoever reads standard error of this node hangs, or has gone", lost)}
+		return []string{fmt.Sprintf(
+			"%d lines of the log were lost: whoever reads standard error of this node hangs, or has gone", lost)}
 	}
 }

@@ -27,7 +27,8 @@ func run(ctx context.Context, arguments []string) int {
 	err := root.ExecuteContext(ctx)
 	code, silent := exitCode(err)
 	if err != nil && !silent {
-		_, _ = fmt.Fprintln(root.ErrOrStderr(), "holdfast:", err.Error()+explanation(err)) // a failure to write to standard error cannot be reported
+		// a failure to write to standard error cannot be reported
+		_, _ = fmt.Fprintln(root.ErrOrStderr(), "holdfast:", err.Error()+explanation(err))
 	}
 	return code
 }
@@ -45,10 +46,14 @@ func newRoot() *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
-	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "use", Title: "Use:"}, &cobra.Group{ID: "operate", Title: "Operate:"})
+	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "use", Title: "Use:"},
+		&cobra.Group{ID: "operate", Title: "Operate:"})
 	for group, commands := range map[string][]*cobra.Command{
-		"run":     {newDev(), newServer(), newBroker(), newConfig()},
-		"use":     {newGet(), newSet(), newDel(), newVDel(), newTxn(), newScan(), newWatch(), newLock(), newBench()},
+		"run": {newDev(), newServer(), newBroker(), newConfig()},
+		"use": {
+			newGet(), newSet(), newDel(), newVDel(), newTxn(), newScan(), newWatch(),
+			newLock(), newBench(),
+		},
 		"operate": {newHealth(), newStatus(), newRaft(), newKeys(), newWatches(), newMirror()},
 	} {
 		for _, command := range commands {
@@ -69,13 +74,15 @@ func positional(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// usageError is a mistake in what the user gave: the command line, a setting, or a file that one of them names. Its exit code is exitUsage.
+// usageError is a mistake in what the user gave: the command line, a setting, or a file that one of
+// them names. Its exit code is exitUsage.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// group completes a command that only has subcommands: without one of these, the command returns a usage error.
+// group completes a command that only has subcommands: without one of these, the command returns a
+// usage error.
 func group(command *cobra.Command) *cobra.Command {
 	command.Args = positional(cobra.NoArgs)
 	command.RunE = func(command *cobra.Command, _ []string) error {

@@ -21,8 +21,9 @@ import (
 	"holdfast/internal/httpapi"
 )
 
-// stepDown transfers the leadership before the node stops. The target is the first voter by name that can lead. A StatefulSet restarts
-// its nodes from the last to the first. The new leader is then restarted last, so that clients see at most two changes of leader.
+// stepDown transfers the leadership before the node stops. The target is the first voter by name
+// that can lead. A StatefulSet restarts its nodes from the last to the first. The new leader is
+// then restarted last, so that clients see at most two changes of leader.
 func stepDown(a *administration, command *cobra.Command, _ []string) error {
 	ctx, cancel := context.WithTimeout(command.Context(), a.timeout)
 	defer cancel()
@@ -38,23 +39,30 @@ func stepDown(a *administration, command *cobra.Command, _ []string) error {
 	case err != nil:
 		return err
 	case alone:
-		return a.done(command.OutOrStdout(), "%s goes on leading: there is no other voter", status.Node)
+		return a.done(command.OutOrStdout(), "%s goes on leading: there is no other voter",
+			status.Node)
 	case successor == "":
-		return &codeError{exitNotApplied, "no other voter is healthy: " + status.Node + " goes on leading"}
+		return &codeError{exitNotApplied, "no other voter is healthy: " + status.Node +
+			" goes on leading"}
 	}
-	// If another node leads by now, that node transfers the leadership: one more change of leader, and no harm.
-	if err := a.do(ctx, http.MethodPost, "/v1/leader", httpapi.TransferLeader{To: successor}); err != nil {
+	// If another node leads by now, that node transfers the leadership: one more change of leader,
+	// and no harm.
+	if err := a.do(ctx, http.MethodPost, "/v1/leader",
+		httpapi.TransferLeader{To: successor}); err != nil {
 		return err
 	}
 	return a.done(command.OutOrStdout(), "%s has handed over to %s", status.Node, successor)
 }
 
-// healthWait is how long successor waits for other voters to become able to lead. A new leader does not know their health yet.
+// healthWait is how long successor waits for other voters to become able to lead. A new leader does
+// not know their health yet.
 const healthWait = 3 * time.Second
 
-// successor returns the first other voter by name that can lead, or "" if none can. alone is true if there is no other voter. It waits up
-// to healthWait until all other voters can lead.
-func (a *administration) successor(ctx context.Context, leader string) (first string, alone bool, err error) {
+// successor returns the first other voter by name that can lead, or "" if none can. alone is true
+// if there is no other voter. It waits up to healthWait until all other voters can lead.
+func (a *administration) successor(ctx context.Context, leader string) (first string, alone bool,
+	err error,
+) {
 	for deadline := time.Now().Add(healthWait); ; {
 		var health cluster.Health
 		if err := a.get(ctx, "/v1/autopilot", &health); err != nil {
@@ -70,8 +78,9 @@ func (a *administration) successor(ctx context.Context, leader string) (first st
 	}
 }
 
-// countSuccessors returns the first voter by name that can lead, the number of voters that can lead, and the number of voters. It leaves the leader
-// out of all three. A voter can lead if it is healthy and connected to its broker.
+// countSuccessors returns the first voter by name that can lead, the number of voters that can
+// lead, and the number of voters. It leaves the leader out of all three. A voter can lead if it is
+// healthy and connected to its broker.
 func countSuccessors(health *cluster.Health, leader string) (first string, able, voters int) {
 	for _, m := range health.Members {
 		if m.Member == leader || m.State != "voter" {
@@ -98,7 +107,9 @@ type keepOptions struct {
 
 func newKeepPeers() *cobra.Command {
 	var k keepOptions
-	command := newAdmin("keep-peers NODE...", "Remove every member that is not named: what makes a cluster smaller", "holdfast raft keep-peers n1 n2 n3 --yes", cobra.MinimumNArgs(1),
+	command := newAdmin("keep-peers NODE...",
+		"Remove every member that is not named: what makes a cluster smaller",
+		"holdfast raft keep-peers n1 n2 n3 --yes", cobra.MinimumNArgs(1),
 		func(a *administration, command *cobra.Command, names []string) error {
 			k.names = names
 			return a.keepPeers(command, &k)
@@ -106,7 +117,8 @@ func newKeepPeers() *cobra.Command {
 	command.Long = `Removes every member that is not named. A leader hands over before it is removed. The node that answers this command is removed
 last. It waits, within --timeout, for a leader that knows who the members are, and tries again what did not work: nothing is removed on
 the word of a node that has lost the others.`
-	command.Flags().BoolVar(&k.ifAny, "if-any", false, "succeed when nobody listens at the address: there is no cluster to make smaller")
+	command.Flags().BoolVar(&k.ifAny, "if-any", false,
+		"succeed when nobody listens at the address: there is no cluster to make smaller")
 	return command
 }
 
@@ -122,7 +134,8 @@ func (a *administration) keepPeers(command *cobra.Command, k *keepOptions) error
 			return err
 		}
 		if !listens {
-			return a.done(command.OutOrStdout(), "nobody listens at %s: there is no cluster to make smaller", a.address)
+			return a.done(command.OutOrStdout(),
+				"nobody listens at %s: there is no cluster to make smaller", a.address)
 		}
 	}
 	removed, err := a.removeOthers(ctx, k, command.ErrOrStderr())
@@ -130,13 +143,17 @@ func (a *administration) keepPeers(command *cobra.Command, k *keepOptions) error
 		return err
 	}
 	if len(removed) == 0 {
-		return a.done(command.OutOrStdout(), "there is no other member than %s", strings.Join(k.names, ", "))
+		return a.done(command.OutOrStdout(), "there is no other member than %s",
+			strings.Join(k.names, ", "))
 	}
 	return a.done(command.OutOrStdout(), "%s: no members any more", strings.Join(removed, ", "))
 }
 
-// removeOthers removes all members that are not named in k. It retries failures until the context ends.
-func (a *administration) removeOthers(ctx context.Context, k *keepOptions, notes io.Writer) (removed []string, err error) {
+// removeOthers removes all members that are not named in k. It retries failures until the context
+// ends.
+func (a *administration) removeOthers(ctx context.Context, k *keepOptions,
+	notes io.Writer,
+) (removed []string, err error) {
 	var last error
 	for {
 		again, err := a.removeOneOther(ctx, k, &removed, notes)
@@ -148,7 +165,8 @@ func (a *administration) removeOthers(ctx context.Context, k *keepOptions, notes
 			return removed, nil
 		case isUsage(err):
 			return removed, err
-		case last == nil || ctx.Err() == nil || errors.As(err, &unknown): // otherwise err only says that the time is over
+		case last == nil || ctx.Err() == nil || errors.As(err, &unknown):
+			// otherwise err only says that the time is over
 			last = err
 		}
 		if !backoff.Pause(ctx, time.Second) {
@@ -157,9 +175,12 @@ func (a *administration) removeOthers(ctx context.Context, k *keepOptions, notes
 	}
 }
 
-// removeOneOther removes one member that is not named in k, and reports whether more may be left. It lists the members anew each time: an earlier
-// attempt whose outcome is unknown may have removed one.
-func (a *administration) removeOneOther(ctx context.Context, k *keepOptions, removed *[]string, notes io.Writer) (again bool, err error) {
+// removeOneOther removes one member that is not named in k, and reports whether more may be left.
+// It lists the members anew each time: an earlier attempt whose outcome is unknown may have removed
+// one.
+func (a *administration) removeOneOther(ctx context.Context, k *keepOptions, removed *[]string,
+	notes io.Writer,
+) (again bool, err error) {
 	var asked httpapi.Status
 	if err := a.get(ctx, "/v1/status", &asked); err != nil {
 		return false, err
@@ -168,38 +189,47 @@ func (a *administration) removeOneOther(ctx context.Context, k *keepOptions, rem
 	if err := a.get(ctx, "/v1/members", &members); err != nil {
 		return false, err
 	}
-	if !slices.ContainsFunc(members, func(m membership.Member) bool { return m.State == "leader" }) {
+	if !slices.ContainsFunc(members,
+		func(m membership.Member) bool { return m.State == "leader" }) {
 		return false, errors.New("there is no leader that knows who the members are")
 	}
 	all := slices.Clone(members)
-	surplus := slices.DeleteFunc(members, func(m membership.Member) bool { return slices.Contains(k.names, m.Node) })
+	surplus := slices.DeleteFunc(members,
+		func(m membership.Member) bool { return slices.Contains(k.names, m.Node) })
 	if len(surplus) == 0 {
 		return false, nil
 	}
 	if len(surplus) == len(all) {
-		return false, usagef("none of %s is a member: that would remove all", strings.Join(k.names, ", "))
+		return false, usagef("none of %s is a member: that would remove all",
+			strings.Join(k.names, ", "))
 	}
 	for _, name := range k.names {
-		if !slices.Contains(k.unknown, name) && !slices.ContainsFunc(all, func(m membership.Member) bool { return m.Node == name }) {
+		if !slices.Contains(k.unknown, name) &&
+			!slices.ContainsFunc(all, func(m membership.Member) bool { return m.Node == name }) {
 			k.unknown = append(k.unknown, name)
-			_, _ = fmt.Fprintf(notes, "holdfast: %s is no member\n", name) // a failure to write to standard error cannot be reported
+			// a failure to write to standard error cannot be reported
+			_, _ = fmt.Fprintf(notes, "holdfast: %s is no member\n", name)
 		}
 	}
-	if err := a.requireYes(fmt.Sprintf("removes %d members for good: their data folders have to be emptied before they can join again", len(surplus))); err != nil {
+	if err := a.requireYes(fmt.Sprintf(
+		"removes %d members for good: their data folders have to be emptied before they can join again", len(surplus))); err != nil {
 		return false, err
 	}
 	// The node that answers this command is removed last.
-	target := surplus[max(0, slices.IndexFunc(surplus, func(m membership.Member) bool { return string(m.ID) != asked.ID }))]
-	if err := a.do(ctx, http.MethodDelete, "/v1/members/"+url.PathEscape(string(target.ID)), nil); err != nil {
+	target := surplus[max(0, slices.IndexFunc(surplus,
+		func(m membership.Member) bool { return string(m.ID) != asked.ID }))]
+	if err := a.do(ctx, http.MethodDelete, "/v1/members/"+url.PathEscape(string(target.ID)),
+		nil); err != nil {
 		return false, fmt.Errorf("remove %s: %w", target.Node, err)
 	}
 	*removed = append(*removed, target.Node)
 	return len(surplus) > 1, nil
 }
 
-// somebodyListens reports whether a process listens at the admin address. It tries for a quarter of --timeout, because a process may just be
-// restarting. Then it returns false if the connection was refused or the host name does not exist. For any other failure, such as a host that
-// does not answer at all, it returns an error: it is not known whether a process listens.
+// somebodyListens reports whether a process listens at the admin address. It tries for a quarter of
+// --timeout, because a process may just be restarting. Then it returns false if the connection was
+// refused or the host name does not exist. For any other failure, such as a host that does not
+// answer at all, it returns an error: it is not known whether a process listens.
 func (a *administration) somebodyListens(ctx context.Context) (bool, error) {
 	address, err := a.parseAddress()
 	if err != nil {
@@ -215,12 +245,15 @@ func (a *administration) somebodyListens(ctx context.Context) (bool, error) {
 	var last error
 	for {
 		began := time.Now()
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(address.Hostname(), port))
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp",
+			net.JoinHostPort(address.Hostname(), port))
 		if err == nil {
 			return true, conn.Close()
 		}
 		var late net.Error
-		if cut := errors.As(err, &late) && late.Timeout() && time.Since(began) < interval/2; last == nil || !cut { // an attempt that was cut short tells nothing
+		if cut := errors.As(err, &late) && late.Timeout() &&
+			time.Since(began) < interval/2; last == nil || !cut {
+			// an attempt that was cut short tells nothing
 			last = err
 		}
 		if !backoff.Pause(ctx, interval) {

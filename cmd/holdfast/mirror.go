@@ -13,10 +13,12 @@ import (
 
 func newMirror() *cobra.Command {
 	command := group(&cobra.Command{
-		Use: "mirror", Short: "Look at the mirrors: keys whose values the broker retains", Example: "  holdfast mirror list\n  holdfast mirror check",
+		Use: "mirror", Short: "Look at the mirrors: keys whose values the broker retains",
+		Example: "  holdfast mirror list\n  holdfast mirror check",
 	})
 	command.AddCommand(
-		newAdmin("list", "List the mirrors, and whether the broker has what they show", "holdfast mirror list", cobra.NoArgs, (*administration).listMirrors),
+		newAdmin("list", "List the mirrors, and whether the broker has what they show",
+			"holdfast mirror list", cobra.NoArgs, (*administration).listMirrors),
 		newAdmin("resync", "Compare the broker's retained messages with the state, and wait until they are in line", "holdfast mirror resync", cobra.NoArgs,
 			func(a *administration, command *cobra.Command, _ []string) error {
 				m, err := a.resyncMirrors(command.Context())
@@ -31,13 +33,16 @@ func newMirror() *cobra.Command {
 }
 
 func newMirrorCheck() *cobra.Command {
-	command := newAdmin("check", "Like resync, with exit code 1 if a message was missing or stale, or could not be compared", "holdfast mirror check", cobra.NoArgs,
+	command := newAdmin("check",
+		"Like resync, with exit code 1 if a message was missing or stale, or could not be compared",
+		"holdfast mirror check", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
 			m, err := a.resyncMirrors(command.Context())
 			if err != nil {
 				return err
 			}
-			if err := a.printComparison(command, m); err != nil || m.Missing+m.Stale == 0 && !m.Blind {
+			if err := a.printComparison(command, m); err != nil || m.Missing+m.Stale == 0 &&
+				!m.Blind {
 				return err
 			}
 			return &codeError{code: exitNotApplied}
@@ -70,7 +75,8 @@ func (a *administration) listMirrors(command *cobra.Command, _ []string) error {
 
 const blindBroker = "The broker does not send what it retains below some mirror, so that was published again: topics of keys that were deleted while no node led, or while the leader had no connection for mirrors, may stay."
 
-// mirrorState says in words whether the broker's retained messages are as in the state, and if not, why.
+// mirrorState says in words whether the broker's retained messages are as in the state, and if not,
+// why.
 func mirrorState(m *httpapi.Mirrors) string {
 	lag := (time.Duration(m.Lag) * time.Millisecond).Round(100 * time.Millisecond)
 	switch {
@@ -89,11 +95,13 @@ func mirrorState(m *httpapi.Mirrors) string {
 	case m.Unretained > 0:
 		return fmt.Sprintf("The broker acknowledges %d retained messages, and does not retain them: has it a bound for their size or number?", m.Unretained)
 	default:
-		return fmt.Sprintf("%d topics are not in line yet; the oldest change is %v old.", m.LagTopics, lag)
+		return fmt.Sprintf("%d topics are not in line yet; the oldest change is %v old.",
+			m.LagTopics, lag)
 	}
 }
 
-// resyncMirrors makes the leader compare the broker's retained messages with the state, and waits until they are in sync (httpapi.Mirrors.InSync).
+// resyncMirrors makes the leader compare the broker's retained messages with the state, and waits
+// until they are in sync (httpapi.Mirrors.InSync).
 func (a *administration) resyncMirrors(ctx context.Context) (m httpapi.Mirrors, err error) {
 	const poll = 200 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
@@ -123,10 +131,12 @@ func (a *administration) printComparison(command *cobra.Command, m httpapi.Mirro
 	if m.Blind {
 		return a.done(command.OutOrStdout(), blindBroker)
 	}
-	return a.done(command.OutOrStdout(), "%d keys have a mirror. %d retained messages were missing and %d were not as in the state; they are now.%s", m.Keys, m.Missing, m.Stale, unshown(&m))
+	return a.done(command.OutOrStdout(),
+		"%d keys have a mirror. %d retained messages were missing and %d were not as in the state; they are now.%s", m.Keys, m.Missing, m.Stale, unshown(&m))
 }
 
-// unshown returns a sentence about the keys that no valid topic can show, to append to another sentence. It is empty if there are none.
+// unshown returns a sentence about the keys that no valid topic can show, to append to another
+// sentence. It is empty if there are none.
 func unshown(m *httpapi.Mirrors) string {
 	if m.Unshown == 0 {
 		return ""

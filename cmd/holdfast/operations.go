@@ -22,7 +22,9 @@ type operation struct {
 }
 
 // readOperations reads the text form of a transaction.
-func readOperations(ctx context.Context, in io.Reader, fenced []client.Option) (operations []operation, err error) {
+func readOperations(ctx context.Context, in io.Reader,
+	fenced []client.Option,
+) (operations []operation, err error) {
 	for number, text := range readLines(ctx, in) {
 		if text.err != nil {
 			return nil, fmt.Errorf("read the transaction: %w", text.err)
@@ -41,18 +43,23 @@ func readOperations(ctx context.Context, in io.Reader, fenced []client.Option) (
 	case len(operations) == 0:
 		return nil, usagef("the transaction has no command")
 	case len(operations) > client.MaxOps:
-		return nil, usagef("the transaction has %d commands, and may have %d", len(operations), client.MaxOps)
+		return nil, usagef("the transaction has %d commands, and may have %d", len(operations),
+			client.MaxOps)
 	}
 	return operations, checkKeys(operations)
 }
 
-// checkKeys returns an error if two operations write the same key, or one reads a key that another writes. The store would report that only as a syntax error.
+// checkKeys returns an error if two operations write the same key, or one reads a key that another
+// writes. The store would report that only as a syntax error.
 func checkKeys(operations []operation) error {
 	verbs := make(map[string][]string) // by key
 	for _, o := range operations {
 		earlier := verbs[o.key]
-		if len(earlier) > 0 && (o.verb != "get" || slices.ContainsFunc(earlier, func(verb string) bool { return verb != "get" })) {
-			return usagef("key %q: a transaction may write a key once, or read it, and not both", o.key)
+		if len(earlier) > 0 &&
+			(o.verb != "get" ||
+				slices.ContainsFunc(earlier, func(verb string) bool { return verb != "get" })) {
+			return usagef("key %q: a transaction may write a key once, or read it, and not both",
+				o.key)
 		}
 		verbs[o.key] = append(earlier, o.verb)
 	}
@@ -82,7 +89,8 @@ func readOperation(words []string, fenced []client.Option) (operation, error) {
 		return read, fmt.Errorf("%q: want set, get, del or vdel", read.verb)
 	}
 	if err := flags.Parse(words[1:]); err != nil {
-		return read, fmt.Errorf("%v (-- goes before a key or value that begins with -)", err) // not wrapped: --help is no request for help here
+		// not wrapped: --help is no request for help here
+		return read, fmt.Errorf("%v (-- goes before a key or value that begins with -)", err)
 	}
 	if got := flags.NArg(); got != 1+values {
 		return read, fmt.Errorf("%s with %d arguments, want %d", read.verb, got, 1+values)
@@ -114,7 +122,8 @@ func readOperation(words []string, fenced []client.Option) (operation, error) {
 	return read, err
 }
 
-// valueOrFile returns the value that a word stands for: for @NAME the content of the file, for @@TEXT the text @TEXT, otherwise the word.
+// valueOrFile returns the value that a word stands for: for @NAME the content of the file, for
+// @@TEXT the text @TEXT, otherwise the word.
 func valueOrFile(word string) ([]byte, error) {
 	name, isFile := strings.CutPrefix(word, "@")
 	if !isFile || strings.HasPrefix(name, "@") {

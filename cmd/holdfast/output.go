@@ -17,15 +17,17 @@ type output struct {
 	stream func(io.Writer) error
 }
 
-// write writes the output to the file of a name. It writes a temporary file in the same folder and renames it, so that the file of the name is always
-// complete. It follows a symbolic link. For a pipe or a device it calls stream, because renaming would replace these.
+// write writes the output to the file of a name. It writes a temporary file in the same folder and
+// renames it, so that the file of the name is always complete. It follows a symbolic link. For a
+// pipe or a device it calls stream, because renaming would replace these.
 func (o *output) write(ctx context.Context, name string) error {
 	info, err := os.Stat(name)
 	switch {
 	case err == nil && info.IsDir():
 		return usagef("%s is a folder", name)
 	case err == nil && isStdout(info):
-		return o.stream(os.Stdout) // not opened again: the open file shares its offset with other commands
+		// not opened again: the open file shares its offset with other commands
+		return o.stream(os.Stdout)
 	case err == nil && !info.Mode().IsRegular():
 		return o.writeStream(ctx, name)
 	}
@@ -34,7 +36,8 @@ func (o *output) write(ctx context.Context, name string) error {
 	} else if _, linkErr := os.Readlink(name); linkErr == nil { // renaming would replace it
 		return usagef("%s is a link to a file that is not there: %v", name, err)
 	}
-	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.part") // a name of its own: another command may write FILE, too
+	// a name of its own: another command may write FILE, too
+	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.part")
 	if err != nil {
 		return err
 	}

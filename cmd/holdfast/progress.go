@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// progress shows how far a command is on a terminal, and nothing elsewhere. It is safe for concurrent use.
+// progress shows how far a command is on a terminal, and nothing elsewhere. It is safe for
+// concurrent use.
 type progress struct {
 	out   io.Writer // the terminal; nil if there is none
 	what  string    // what is counted, such as "keys"
@@ -20,7 +21,8 @@ type progress struct {
 	wide  int       // length of the longest line so far
 }
 
-// newProgress returns a progress that is shown on file, if that is a terminal. what names the things that it counts.
+// newProgress returns a progress that is shown on file, if that is a terminal. what names the
+// things that it counts.
 func newProgress(file io.Writer, what string) *progress {
 	p := &progress{what: what, began: time.Now()}
 	if f, ok := file.(*os.File); ok {
@@ -31,8 +33,9 @@ func newProgress(file io.Writer, what string) *progress {
 	return p
 }
 
-// show shows how many things are done, and a bar for share, the part of the whole from 0 to 1. A negative share means unknown: no bar is shown. A call within
-// 500 ms of the last shown line does nothing.
+// show shows how many things are done, and a bar for share, the part of the whole from 0 to 1. A
+// negative share means unknown: no bar is shown. A call within 500 ms of the last shown line does
+// nothing.
 func (p *progress) show(done int64, share float64) {
 	const interval = 500 * time.Millisecond
 	p.mu.Lock()
@@ -42,11 +45,13 @@ func (p *progress) show(done int64, share float64) {
 		return
 	}
 	p.shown = now
-	text := fmt.Sprintf("%d %s, %.0f/s", done, p.what, float64(done)/max(now.Sub(p.began).Seconds(), 0.001))
+	text := fmt.Sprintf("%d %s, %.0f/s", done, p.what,
+		float64(done)/max(now.Sub(p.began).Seconds(), 0.001))
 	if share >= 0 {
 		const width = 30
 		full := int(min(share, 1) * width)
-		text = fmt.Sprintf("[%s%s] %3.0f %%  %s", strings.Repeat("#", full), strings.Repeat(" ", width-full), 100*min(share, 1), text)
+		text = fmt.Sprintf("[%s%s] %3.0f %%  %s", strings.Repeat("#", full),
+			strings.Repeat(" ", width-full), 100*min(share, 1), text)
 	}
 	p.wide = max(p.wide, len(text))
 	_, _ = fmt.Fprintf(p.out, "\r%-*s", p.wide, text) // a terminal that is gone shows nothing

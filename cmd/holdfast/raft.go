@@ -25,19 +25,34 @@ import (
 )
 
 func newRaft() *cobra.Command {
-	command := group(&cobra.Command{Use: "raft", Short: "Operate the cluster", Example: "  holdfast raft list-peers\n  holdfast raft snapshot save backup.snap"})
+	command := group(&cobra.Command{
+		Use: "raft", Short: "Operate the cluster",
+		Example: "  holdfast raft list-peers\n  holdfast raft snapshot save backup.snap",
+	})
 	command.AddCommand(
-		newAdmin("list-peers", "List the members", "holdfast raft list-peers -o json", cobra.NoArgs, listPeers),
-		newAdmin("status", "Show the state of the cluster", "holdfast raft status", cobra.NoArgs, raftStatus),
-		newAdmin("autopilot", "Show the health of every member as the leader sees it", "holdfast raft autopilot", cobra.NoArgs, showAutopilot),
-		newAdmin("add-voter ADDRESS", "Add the node that listens at the address; it votes once it has caught up", "holdfast raft add-voter n4.example:7400", cobra.ExactArgs(1), addMember(true)),
-		newAdmin("add-nonvoter ADDRESS", "Add the node that listens at the address, and keep it a non-voter", "holdfast raft add-nonvoter n4.example:7400", cobra.ExactArgs(1), addMember(false)),
-		newAdmin("demote NODE", "Make a voter a non-voter, which it stays until add-voter", "holdfast raft demote n3 --yes", cobra.ExactArgs(1), demote, true),
-		newAdmin("remove-peer NODE", "Remove a member, by its name or id", "holdfast raft remove-peer n3 --yes", cobra.ExactArgs(1), removePeer, true),
+		newAdmin("list-peers", "List the members", "holdfast raft list-peers -o json", cobra.NoArgs,
+			listPeers),
+		newAdmin("status", "Show the state of the cluster", "holdfast raft status", cobra.NoArgs,
+			raftStatus),
+		newAdmin("autopilot", "Show the health of every member as the leader sees it",
+			"holdfast raft autopilot", cobra.NoArgs, showAutopilot),
+		newAdmin("add-voter ADDRESS",
+			"Add the node that listens at the address; it votes once it has caught up",
+			"holdfast raft add-voter n4.example:7400", cobra.ExactArgs(1), addMember(true)),
+		newAdmin("add-nonvoter ADDRESS",
+			"Add the node that listens at the address, and keep it a non-voter",
+			"holdfast raft add-nonvoter n4.example:7400", cobra.ExactArgs(1), addMember(false)),
+		newAdmin("demote NODE", "Make a voter a non-voter, which it stays until add-voter",
+			"holdfast raft demote n3 --yes", cobra.ExactArgs(1), demote, true),
+		newAdmin("remove-peer NODE", "Remove a member, by its name or id",
+			"holdfast raft remove-peer n3 --yes", cobra.ExactArgs(1), removePeer, true),
 		newKeepPeers(),
 		newAdmin("step-down", "If the asked node leads, transfer the leadership to the first voter by name that is healthy and connected to its broker", "holdfast raft step-down", cobra.NoArgs, stepDown),
-		newAdmin("transfer-leader [NODE]", "Transfer the leadership to a voter; without NODE, to the one with the longest log", "holdfast raft transfer-leader n2", cobra.MaximumNArgs(1), transferLeader),
-		newAdmin("verify", "Compare the states of all replicas at one index", "holdfast raft verify", cobra.NoArgs, verifyReplicas),
+		newAdmin("transfer-leader [NODE]",
+			"Transfer the leadership to a voter; without NODE, to the one with the longest log",
+			"holdfast raft transfer-leader n2", cobra.MaximumNArgs(1), transferLeader),
+		newAdmin("verify", "Compare the states of all replicas at one index",
+			"holdfast raft verify", cobra.NoArgs, verifyReplicas),
 		newSnapshot(), newRecover(), newConvertLog(),
 	)
 	return command
@@ -49,16 +64,22 @@ func listPeers(a *administration, command *cobra.Command, _ []string) error {
 		return err
 	}
 	if !slices.ContainsFunc(list, func(m membership.Member) bool { return m.State == "leader" }) {
-		_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: there is no leader: this is what the node that was asked knows") // a failure to write to standard error cannot be reported
+		// a failure to write to standard error cannot be reported
+		_, _ = fmt.Fprintln(command.ErrOrStderr(),
+			"holdfast: there is no leader: this is what the node that was asked knows")
 	}
 	if a.output == "json" {
 		return printJSON(command.OutOrStdout(), list)
 	}
 	var rows [][]any
 	for _, m := range list {
-		rows = append(rows, []any{m.Node, m.ID, m.Address, m.State, m.Voter, m.CommitIndex, trails(&m)})
+		rows = append(rows, []any{
+			m.Node, m.ID, m.Address, m.State, m.Voter, m.CommitIndex,
+			trails(&m),
+		})
 	}
-	return printTable(command.OutOrStdout(), "Node, ID, Address, State, Voter, Commit Index, Trails Leader By", rows)
+	return printTable(command.OutOrStdout(),
+		"Node, ID, Address, State, Voter, Commit Index, Trails Leader By", rows)
 }
 
 func trails(m *membership.Member) string {
@@ -92,13 +113,17 @@ func raftStatus(a *administration, command *cobra.Command, _ []string) error {
 	var status httpapi.Status
 	var health cluster.Health
 	var list []membership.Member
-	for path, into := range map[string]any{"/v1/status": &status, "/v1/autopilot": &health, "/v1/members": &list} {
+	for path, into := range map[string]any{
+		"/v1/status": &status, "/v1/autopilot": &health,
+		"/v1/members": &list,
+	} {
 		if err := a.get(command.Context(), path, into); err != nil {
 			return err
 		}
 	}
 	s := clusterStatus{
-		Leader: peer.NodeName(health.Leader), Healthy: health.Healthy, Ready: health.Ready, FailureTolerance: health.FailureTolerance, Members: len(list),
+		Leader: peer.NodeName(health.Leader), Healthy: health.Healthy, Ready: health.Ready,
+		FailureTolerance: health.FailureTolerance, Members: len(list),
 		Term: status.Term, LogVersion: status.LogVersion,
 	}
 	for _, m := range list {
@@ -116,8 +141,12 @@ func raftStatus(a *administration, command *cobra.Command, _ []string) error {
 	if err := printUnready(command, health.Ready); err != nil {
 		return err
 	}
-	return printTable(command.OutOrStdout(), "Leader, Healthy, Failure Tolerance, Members, Voters, Unreachable, Term, Commit Index, Log Version",
-		[][]any{{s.Leader, s.Healthy, s.FailureTolerance, s.Members, s.Voters, s.Unreachable, s.Term, s.CommitIndex, s.LogVersion}})
+	return printTable(command.OutOrStdout(),
+		"Leader, Healthy, Failure Tolerance, Members, Voters, Unreachable, Term, Commit Index, Log Version",
+		[][]any{{
+			s.Leader, s.Healthy, s.FailureTolerance, s.Members, s.Voters, s.Unreachable,
+			s.Term, s.CommitIndex, s.LogVersion,
+		}})
 }
 
 // printUnready prints why the leader answers no client, if that is so.
@@ -125,7 +154,8 @@ func printUnready(command *cobra.Command, ready string) error {
 	if ready == "" || ready == "ok" {
 		return nil
 	}
-	_, err := fmt.Fprintf(command.OutOrStdout(), "The leader serves nobody: %s\n", strings.ReplaceAll(ready, "\n", "; "))
+	_, err := fmt.Fprintf(command.OutOrStdout(), "The leader serves nobody: %s\n",
+		strings.ReplaceAll(ready, "\n", "; "))
 	return err
 }
 
@@ -137,7 +167,8 @@ func showAutopilot(a *administration, command *cobra.Command, _ []string) error 
 	if a.output == "json" {
 		return printJSON(command.OutOrStdout(), health)
 	}
-	if _, err := fmt.Fprintf(command.OutOrStdout(), "Healthy: %v, failure tolerance: %d\n", health.Healthy, health.FailureTolerance); err != nil {
+	if _, err := fmt.Fprintf(command.OutOrStdout(), "Healthy: %v, failure tolerance: %d\n",
+		health.Healthy, health.FailureTolerance); err != nil {
 		return err
 	}
 	if err := printUnready(command, health.Ready); err != nil {
@@ -150,12 +181,18 @@ func showAutopilot(a *administration, command *cobra.Command, _ []string) error 
 			state += " (kept)"
 		}
 		contact := m.LastContact
-		if m.Version == 0 { // it did not answer the last poll: LastContact of an earlier answer would make it look alive
+		if m.Version == 0 {
+			// it did not answer the last poll: LastContact of an earlier answer would make it look
+			// alive
 			contact = "-"
 		}
-		rows = append(rows, []any{m.Member, state, m.Healthy, m.StableSince.Format(time.RFC3339), contact, m.LastIndex, m.Version, m.BrokerConnected})
+		rows = append(rows, []any{
+			m.Member, state, m.Healthy, m.StableSince.Format(time.RFC3339),
+			contact, m.LastIndex, m.Version, m.BrokerConnected,
+		})
 	}
-	return printTable(command.OutOrStdout(), "Node, State, Healthy, Stable Since, Last Contact, Last Index, Version, Broker", rows)
+	return printTable(command.OutOrStdout(),
+		"Node, State, Healthy, Stable Since, Last Contact, Last Index, Version, Broker", rows)
 }
 
 func addMember(voter bool) func(*administration, *cobra.Command, []string) error {
@@ -165,27 +202,32 @@ func addMember(voter bool) func(*administration, *cobra.Command, []string) error
 			return err
 		}
 		if voter {
-			return a.done(command.OutOrStdout(), "%s is a member; it votes once it has caught up", arguments[0])
+			return a.done(command.OutOrStdout(), "%s is a member; it votes once it has caught up",
+				arguments[0])
 		}
 		return a.done(command.OutOrStdout(), "%s is a member, and stays a non-voter", arguments[0])
 	}
 }
 
 func demote(a *administration, command *cobra.Command, arguments []string) error {
-	if err := a.requireYes("removes the vote of " + arguments[0] + ", which may reduce the number of members that may fail"); err != nil {
+	if err := a.requireYes("removes the vote of " + arguments[0] +
+		", which may reduce the number of members that may fail"); err != nil {
 		return err
 	}
-	if err := a.do(command.Context(), http.MethodPost, "/v1/members/"+url.PathEscape(arguments[0])+"/demote", nil); err != nil {
+	if err := a.do(command.Context(), http.MethodPost, "/v1/members/"+url.PathEscape(arguments[0])+
+		"/demote", nil); err != nil {
 		return err
 	}
 	return a.done(command.OutOrStdout(), "%s is a non-voter", arguments[0])
 }
 
 func removePeer(a *administration, command *cobra.Command, arguments []string) error {
-	if err := a.requireYes("removes " + arguments[0] + " for good: its data folder has to be emptied before it can join again"); err != nil {
+	if err := a.requireYes("removes " + arguments[0] +
+		" for good: its data folder has to be emptied before it can join again"); err != nil {
 		return err
 	}
-	if err := a.do(command.Context(), http.MethodDelete, "/v1/members/"+url.PathEscape(arguments[0]), nil); err != nil {
+	if err := a.do(command.Context(), http.MethodDelete, "/v1/members/"+
+		url.PathEscape(arguments[0]), nil); err != nil {
 		return err
 	}
 	return a.done(command.OutOrStdout(), "%s is no member any more", arguments[0])
@@ -214,7 +256,10 @@ func verifyReplicas(a *administration, command *cobra.Command, _ []string) error
 		return &codeError{exitError, "the replicas do not agree"}
 	}
 	if !v.Complete {
-		return &codeError{exitUnknown, "not all members answered; the replicas of those that answered agree"}
+		return &codeError{
+			exitUnknown,
+			"not all members answered; the replicas of those that answered agree",
+		}
 	}
 	return nil
 }
@@ -230,8 +275,11 @@ func (a *administration) printVerification(out io.Writer, v *cluster.Verificatio
 	return printTable(out, "Node, Index, State Hash", rows)
 }
 
-// stoppedNode returns the settings of a node whose data folder has a log. It does not check that the node is stopped: opening the log does.
-func (a *administration) stoppedNode(command *cobra.Command, flags *settingFlags, file string) (settings.Settings, error) {
+// stoppedNode returns the settings of a node whose data folder has a log. It does not check that
+// the node is stopped: opening the log does.
+func (a *administration) stoppedNode(command *cobra.Command, flags *settingFlags,
+	file string,
+) (settings.Settings, error) {
 	s, err := flags.load(command, file)
 	switch {
 	case err != nil:
@@ -267,7 +315,8 @@ It takes the settings of the server: its file, environment and flags.`,
 		if err != nil {
 			return err
 		}
-		stores, err := raftlog.OpenStores(s.Node.DataDir, raftlog.Kind(s.Cluster.LogStore), slog.New(slog.DiscardHandler))
+		stores, err := raftlog.OpenStores(s.Node.DataDir, raftlog.Kind(s.Cluster.LogStore),
+			slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
 		}
@@ -276,14 +325,17 @@ It takes the settings of the server: its file, environment and flags.`,
 		if err != nil {
 			return err
 		}
-		if err := a.requireYes(fmt.Sprintf("makes %s the only member, commits its uncommitted entries, and loses the entries that only other members have; "+
-			"the last entry of its log has the term %d and the index %d: recover the node whose last entry has the highest term, and of those the one with the highest index",
-			s.Node.ID, term, index)); err != nil {
+		if err := a.requireYes(
+			fmt.Sprintf("makes %s the only member, commits its uncommitted entries, and loses the entries that only other members have; "+
+				"the last entry of its log has the term %d and the index %d: recover the node whose last entry has the highest term, and of those the one with the highest index",
+				s.Node.ID, term, index)); err != nil {
 			return err
 		}
 		identity, err := node.Identify(s.Node.DataDir, s.Cluster.Name, s.Node.ID)
-		if errors.Is(err, cluster.ErrNoIdentity) { // the file is lost: a new id will do, because Recover makes it the only member
-			identity, err = cluster.NewIdentity(s.Node.DataDir, s.Cluster.Name, s.Node.ID, rand.Uint64())
+		if errors.Is(err, cluster.ErrNoIdentity) {
+			// the file is lost: a new id will do, because Recover makes it the only member
+			identity, err = cluster.NewIdentity(s.Node.DataDir, s.Cluster.Name, s.Node.ID,
+				rand.Uint64())
 		}
 		if err != nil {
 			return err
@@ -297,7 +349,8 @@ It takes the settings of the server: its file, environment and flags.`,
 		if err != nil {
 			return err
 		}
-		return a.done(command.OutOrStdout(), "%s is the only member, with %d keys at index %d: empty the folders of all other nodes, then start them", s.Node.ID, status.Keys, status.Index)
+		return a.done(command.OutOrStdout(),
+			"%s is the only member, with %d keys at index %d: empty the folders of all other nodes, then start them", s.Node.ID, status.Keys, status.Index)
 	}
 	return command
 }

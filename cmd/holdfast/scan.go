@@ -52,7 +52,8 @@ func newScan() *cobra.Command {
 	return command
 }
 
-// checkPattern returns a usage error that says what is wrong with a pattern. The store would report that only as a syntax error.
+// checkPattern returns a usage error that says what is wrong with a pattern. The store would report
+// that only as a syntax error.
 func checkPattern(pattern string) error {
 	if _, err := glob.Compile(pattern); err != nil {
 		return usagef("pattern %q: %w", pattern, err)
@@ -69,7 +70,8 @@ func (c *connection) printKey(out io.Writer, key string) error {
 	return err
 }
 
-// printable returns a text as it is, or as a quoted Go string if it has a quotation mark, a backslash, or characters that do not print.
+// printable returns a text as it is, or as a quoted Go string if it has a quotation mark, a
+// backslash, or characters that do not print.
 func printable(text string) string {
 	if quoted := strconv.Quote(text); quoted[1:len(quoted)-1] != text {
 		return quoted

@@ -79,14 +79,19 @@ func (f *settingFlags) load(command *cobra.Command, file string) (settings.Setti
 	}
 	s, warnings, err := settings.Load(file, os.Environ(), given)
 	for _, warning := range warnings {
-		_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: warning:", warning) // a failure to write to standard error cannot be reported
+		// a failure to write to standard error cannot be reported
+		_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: warning:", warning)
 	}
 	return s, err
 }
 
-// newLog returns a logger with the format and the level of the settings. The caller may change the level later through the returned LevelVar.
+// newLog returns a logger with the format and the level of the settings. The caller may change the
+// level later through the returned LevelVar.
 func newLog(out io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
-	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	levels := map[string]slog.Level{
+		"debug": slog.LevelDebug, "info": slog.LevelInfo,
+		"warn": slog.LevelWarn, "error": slog.LevelError,
+	}
 	level := &slog.LevelVar{}
 	level.Set(levels[s.Log.Level])
 	options := &slog.HandlerOptions{Level: level}
@@ -130,7 +135,9 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	if err != nil {
 		return errors.Join(err, closeLinks(memberLinks))
 	}
-	notifySystemd(log, systemdReady) // before the node is ready: readiness can need other members, which systemd may start only after this one
+	// before the node is ready: readiness can need other members, which systemd may start only
+	// after this one
+	notifySystemd(log, systemdReady)
 	running, err := node.Start(command.Context(), config, identity, memberLinks.assemble)
 	if err == nil {
 		source.setRunning(running)
@@ -138,7 +145,8 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 		more, err = listenAdmin(s, running, memberLinks, log)
 		servers = append(servers, more...)
 		if err == nil {
-			log.Info("started", "version", version, "id", identity.RaftID(), "brokers", s.Broker.Addresses, "data", s.Node.DataDir)
+			log.Info("started", "version", version, "id", identity.RaftID(), "brokers",
+				s.Broker.Addresses, "data", s.Node.DataDir)
 			<-command.Context().Done()
 			log.Info("stopping")
 		}
@@ -155,8 +163,8 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	return errors.Join(err, running.Close(ctx))
 }
 
-// closeServers stops all HTTP servers at the same time. It does not wait for answers that take long: the leadership transfer that
-// follows needs the time.
+// closeServers stops all HTTP servers at the same time. It does not wait for answers that take
+// long: the leadership transfer that follows needs the time.
 func closeServers(servers []*httpapi.Server) error {
 	const patience = 100 * time.Millisecond
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -174,7 +182,8 @@ func closeServers(servers []*httpapi.Server) error {
 	return errors.Join(faults...)
 }
 
-// healthSource has the answers of the health port. It is used already before the node is started. Its methods are safe for concurrent use.
+// healthSource has the answers of the health port. It is used already before the node is started.
+// Its methods are safe for concurrent use.
 type healthSource struct {
 	running atomic.Pointer[node.Node]
 	waiting func() string
@@ -207,7 +216,8 @@ func closeLinks(l *links) error {
 	return closer.Close()
 }
 
-// serverConfig returns the configuration of a node, without Exit and Links. It reads the certificates, the secrets and the policy.
+// serverConfig returns the configuration of a node, without Exit and Links. It reads the
+// certificates, the secrets and the policy.
 func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	front := mqttfront.DefaultConfig()
 	for _, text := range s.Broker.Addresses {
@@ -217,11 +227,15 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 		}
 		front.Addresses = append(front.Addresses, address)
 	}
-	files := tlsconfig.Files{CA: s.Broker.TLS.CAFile, Certificate: s.Broker.TLS.CertFile, Key: s.Broker.TLS.KeyFile, ServerName: s.Broker.TLS.ServerName}
+	files := tlsconfig.Files{
+		CA: s.Broker.TLS.CAFile, Certificate: s.Broker.TLS.CertFile,
+		Key: s.Broker.TLS.KeyFile, ServerName: s.Broker.TLS.ServerName,
+	}
 	if _, err := files.Client(); err != nil {
 		return node.Config{}, &usageError{fmt.Errorf("broker.tls: %w", err)}
 	}
-	// These files are read again where they are used. Reading them here lets `config check` find errors, and keeps a node from starting in part.
+	// These files are read again where they are used. Reading them here lets `config check` find
+	// errors, and keeps a node from starting in part.
 	for _, one := range []struct {
 		path string
 		tls  *settings.TLS
@@ -229,7 +243,10 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 		if one.tls.CertFile == "" {
 			continue
 		}
-		files := tlsconfig.Files{CA: one.tls.CAFile, Certificate: one.tls.CertFile, Key: one.tls.KeyFile}
+		files := tlsconfig.Files{
+			CA: one.tls.CAFile, Certificate: one.tls.CertFile,
+			Key: one.tls.KeyFile,
+		}
 		if _, err := tlsconfig.NewMutual(files, slog.New(slog.DiscardHandler)); err != nil {
 			return node.Config{}, &usageError{fmt.Errorf("%s: %w", one.path, err)}
 		}
@@ -238,13 +255,15 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	if s.Broker.PasswordFile != "" {
 		password, err := followSecret(s.Broker.PasswordFile, log)
 		if err != nil {
-			return node.Config{}, &usageError{fmt.Errorf("broker.passwordFile is %q: %w", s.Broker.PasswordFile, err)}
+			return node.Config{},
+				&usageError{fmt.Errorf("broker.passwordFile is %q: %w", s.Broker.PasswordFile, err)}
 		}
 		front.Password = password
 	}
 	front.RequestsPerClient = int(s.Limits.RequestsPerClient)
 	front.Identity = wire.Identity{
-		ClientIDProperty: s.Identity.ClientIDProperty, UsernameProperty: s.Identity.UsernameProperty,
+		ClientIDProperty:    s.Identity.ClientIDProperty,
+		UsernameProperty:    s.Identity.UsernameProperty,
 		AttributeProperties: s.Identity.AttributeProperties, OwnResponses: true,
 	}
 	offer, err := node.NewOffer(s)
@@ -257,18 +276,27 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	if err := check.Validate(); err != nil {
 		return node.Config{}, &usageError{fmt.Errorf("cluster.heartbeat and its like: %w", err)}
 	}
-	dialer := &mqttconn.Dialer{Addresses: front.Addresses, Renew: files.Client, Timeout: front.ConnectTimeout}
+	dialer := &mqttconn.Dialer{
+		Addresses: front.Addresses, Renew: files.Client,
+		Timeout: front.ConnectTimeout,
+	}
 	driver, err := newDriver(s, &front, dialer, log)
 	if err != nil {
 		return node.Config{}, err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return node.Config{
-		Cluster: s.Cluster.Name, Name: s.Node.ID, DataDir: s.Node.DataDir, LogStore: raftlog.Kind(s.Cluster.LogStore), MinFreeDisk: int64(s.Node.MinFreeDisk),
-		Timing: timing, Offer: offer, PolicyFile: s.FollowedPolicy(), Front: front, Driver: driver, Dialer: dialer,
+		Cluster: s.Cluster.Name, Name: s.Node.ID, DataDir: s.Node.DataDir,
+		LogStore: raftlog.Kind(s.Cluster.LogStore), MinFreeDisk: int64(s.Node.MinFreeDisk),
+		Timing: timing, Offer: offer, PolicyFile: s.FollowedPolicy(), Front: front, Driver: driver,
+		Dialer:         dialer,
 		MaxClockOffset: s.Cluster.MaxClockOffset, Log: log, Registry: registry,
-		Audit: audit.Config{File: s.Audit.File, MaxBytes: int64(s.Audit.MaxBytes), Files: int(s.Audit.Files)},
+		Audit: audit.Config{
+			File: s.Audit.File, MaxBytes: int64(s.Audit.MaxBytes),
+			Files: int(s.Audit.Files),
+		},
 	}, nil
 }
 
@@ -295,12 +323,15 @@ func timingOf(c *settings.Cluster) cluster.Timing {
 }
 
 // listenHealth starts the server of the health port.
-func listenHealth(s *settings.Settings, source *healthSource, metrics prometheus.Gatherer, log *slog.Logger) ([]*httpapi.Server, error) {
+func listenHealth(s *settings.Settings, source *healthSource, metrics prometheus.Gatherer,
+	log *slog.Logger,
+) ([]*httpapi.Server, error) {
 	if s.Health.Listen == "" {
 		return nil, nil
 	}
 	handler := httpapi.Health(source.ready, source.warnings, metrics)
-	if httpapi.IsLoopback(s.Health.Listen) { // elsewhere probes and scrapers come by names, and no browser is on this machine
+	if httpapi.IsLoopback(s.Health.Listen) {
+		// elsewhere probes and scrapers come by names, and no browser is on this machine
 		handler = httpapi.Local(handler)
 	}
 	server, err := httpapi.Listen(s.Health.Listen, handler, nil, log)
@@ -311,11 +342,15 @@ func listenHealth(s *settings.Settings, source *healthSource, metrics prometheus
 	return []*httpapi.Server{server}, nil
 }
 
-// listenAdmin starts the admin API for the other members and, if admin.listen is set, for operators. After an error, too, it returns the servers
-// that it has started: the caller closes them.
-func listenAdmin(s *settings.Settings, running *node.Node, memberLinks *links, log *slog.Logger) ([]*httpapi.Server, error) {
+// listenAdmin starts the admin API for the other members and, if admin.listen is set, for
+// operators. After an error, too, it returns the servers that it has started: the caller closes
+// them.
+func listenAdmin(s *settings.Settings, running *node.Node, memberLinks *links,
+	log *slog.Logger,
+) ([]*httpapi.Server, error) {
 	handler := httpapi.Admin(httpapi.AdminConfig{
-		Name: s.Node.ID, Node: running.Cluster, Ready: running.Ready, Notes: running.Warnings, Dial: memberLinks.dialHTTP, Pprof: s.Admin.Pprof, Log: log,
+		Name: s.Node.ID, Node: running.Cluster, Ready: running.Ready, Notes: running.Warnings,
+		Dial: memberLinks.dialHTTP, Pprof: s.Admin.Pprof, Log: log,
 		Metrics: running.Registry(), Version: version, Mirrors: running.Front.Mirror(),
 	})
 	servers := []*httpapi.Server{httpapi.Serve(memberLinks.http, handler, log)}
@@ -325,7 +360,10 @@ func listenAdmin(s *settings.Settings, running *node.Node, memberLinks *links, l
 	var secure *tlsconfig.Mutual
 	if tls := s.Admin.TLS; tls != (settings.TLS{}) {
 		var err error
-		if secure, err = tlsconfig.NewMutual(tlsconfig.Files{CA: tls.CAFile, Certificate: tls.CertFile, Key: tls.KeyFile}, log); err != nil {
+		if secure, err = tlsconfig.NewMutual(tlsconfig.Files{
+			CA:          tls.CAFile,
+			Certificate: tls.CertFile, Key: tls.KeyFile,
+		}, log); err != nil {
 			return servers, &usageError{fmt.Errorf("admin.tls: %w", err)}
 		}
 	}

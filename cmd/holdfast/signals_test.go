@@ -12,10 +12,12 @@ import (
 	"time"
 )
 
-// hangs is the environment variable that makes the test binary a process that does not end after the first signal.
+// hangs is the environment variable that makes the test binary a process that does not end after
+// the first signal.
 const hangs = "HOLDFAST_TEST_HANGS"
 
-// After a first Ctrl-C or SIGTERM, a second Ctrl-C runs the last action and ends the process, even if the process hangs.
+// After a first Ctrl-C or SIGTERM, a second Ctrl-C runs the last action and ends the process, even
+// if the process hangs.
 func TestSecondInterruptEndsTheProcess(t *testing.T) {
 	if os.Getenv(hangs) != "" {
 		ctx, stop := untilStopped(t.Context())
@@ -26,9 +28,13 @@ func TestSecondInterruptEndsTheProcess(t *testing.T) {
 		fmt.Println("stopping")
 		select {}
 	}
-	for name, first := range map[string]syscall.Signal{"Ctrl-C": syscall.SIGINT, "SIGTERM": syscall.SIGTERM} {
+	for name, first := range map[string]syscall.Signal{
+		"Ctrl-C":  syscall.SIGINT,
+		"SIGTERM": syscall.SIGTERM,
+	} {
 		t.Run(name, func(t *testing.T) {
-			command := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestSecondInterruptEndsTheProcess$")
+			command := exec.CommandContext(t.Context(), os.Args[0], "-test.run",
+				"^TestSecondInterruptEndsTheProcess$")
 			command.Env = append(os.Environ(), hangs+"=1")
 			output, err := command.StdoutPipe()
 			if err != nil {
@@ -39,7 +45,8 @@ func TestSecondInterruptEndsTheProcess(t *testing.T) {
 			}
 			lines := bufio.NewScanner(output)
 			send := func(sent syscall.Signal) {
-				if err := command.Process.Signal(sent); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				if err := command.Process.Signal(sent); err != nil &&
+					!errors.Is(err, os.ErrProcessDone) {
 					t.Error(err)
 				}
 			}
@@ -54,7 +61,8 @@ func TestSecondInterruptEndsTheProcess(t *testing.T) {
 			ended := make(chan struct{})
 			var sending sync.WaitGroup
 			sending.Go(func() {
-				for again := time.Tick(10 * time.Millisecond); ; { // the first one may come before the process is ready for it
+				for again := time.Tick(10 * time.Millisecond); ; {
+					// the first one may come before the process is ready for it
 					select {
 					case <-again:
 						send(syscall.SIGINT)
@@ -69,7 +77,8 @@ func TestSecondInterruptEndsTheProcess(t *testing.T) {
 			_ = command.Wait() // how it ended is in ProcessState
 			close(ended)
 			sending.Wait()
-			if status := command.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGINT {
+			status := command.ProcessState.Sys().(syscall.WaitStatus)
+			if status.Signal() != syscall.SIGINT {
 				t.Errorf("it ended by %v", command.ProcessState)
 			}
 		})

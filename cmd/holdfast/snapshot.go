@@ -19,28 +19,37 @@ import (
 )
 
 func newSnapshot() *cobra.Command {
-	command := group(&cobra.Command{Use: "snapshot", Short: "Take, save, restore and inspect snapshots", Example: "  holdfast raft snapshot save backup.snap"})
+	command := group(&cobra.Command{
+		Use:     "snapshot",
+		Short:   "Take, save, restore and inspect snapshots",
+		Example: "  holdfast raft snapshot save backup.snap",
+	})
 	command.AddCommand(
 		newAdmin("take", "Make the node write a snapshot into its data folder and cut its log behind it", "holdfast raft snapshot take", cobra.NoArgs, takeSnapshot),
 		newSnapshotSave(),
-		newAdmin("restore FILE", "Replace the state of the whole cluster by that of a file; - is the standard input", "holdfast raft snapshot restore backup.snap --yes", cobra.ExactArgs(1), restoreSnapshot, true),
+		newAdmin("restore FILE",
+			"Replace the state of the whole cluster by that of a file; - is the standard input",
+			"holdfast raft snapshot restore backup.snap --yes", cobra.ExactArgs(1),
+			restoreSnapshot, true),
 		newSnapshotInspect())
 	return command
 }
 
 func takeSnapshot(a *administration, command *cobra.Command, _ []string) error {
-	return a.request(command.Context(), http.MethodPost, "/v1/snapshot/take", nil, func(body io.Reader) error {
-		var s httpapi.Status
-		if err := decode(body, &s); err != nil {
-			return err
-		}
-		return a.printStatus(command.OutOrStdout(), &s)
-	})
+	return a.request(command.Context(), http.MethodPost, "/v1/snapshot/take", nil,
+		func(body io.Reader) error {
+			var s httpapi.Status
+			if err := decode(body, &s); err != nil {
+				return err
+			}
+			return a.printStatus(command.OutOrStdout(), &s)
+		})
 }
 
 func newSnapshotSave() *cobra.Command {
 	keep := 0
-	command := newAdmin("save FILE", "Save a consistent, checksummed snapshot of the state", "holdfast raft snapshot save backup.snap", cobra.ExactArgs(1),
+	command := newAdmin("save FILE", "Save a consistent, checksummed snapshot of the state",
+		"holdfast raft snapshot save backup.snap", cobra.ExactArgs(1),
 		func(a *administration, command *cobra.Command, arguments []string) error {
 			if keep < 0 {
 				return usagef("--keep is %d: must not be negative", keep)
@@ -51,7 +60,8 @@ func newSnapshotSave() *cobra.Command {
 it is saved under a name with the time, ` + savedPrefix + "2026-01-31T120000Z" + savedSuffix + `; with --keep only the newest of such names stay. To the
 standard output (-) it is written as it comes: only the exit code 0 says that it is whole.`
 	command.Example += "\n  mkdir -p backups && holdfast raft snapshot save backups --keep 14"
-	command.Flags().IntVar(&keep, "keep", 0, "how `many` snapshots to leave in the folder, this one among them; 0 is all")
+	command.Flags().IntVar(&keep, "keep", 0,
+		"how `many` snapshots to leave in the folder, this one among them; 0 is all")
 	return command
 }
 
@@ -66,7 +76,8 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 	if err := a.checkFlags(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(command.Context(), a.timeout) // bounds the wait for the reader of a pipe, too
+	// bounds the wait for the reader of a pipe, too
+	ctx, cancel := context.WithTimeout(command.Context(), a.timeout)
 	defer cancel()
 	if target == "-" {
 		return a.streamSnapshot(ctx, command.OutOrStdout())
@@ -80,7 +91,9 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 	if folder {
 		file = filepath.Join(target, savedPrefix+time.Now().UTC().Format(savedTime)+savedSuffix)
 	}
-	if keep > 0 { // make room first: otherwise a full volume stays full after --keep was lowered or a command was interrupted
+	if keep > 0 {
+		// make room first: otherwise a full volume stays full after --keep was lowered or a command
+		// was interrupted
 		if err := removeOld(target, keep, time.Now()); err != nil {
 			return err
 		}
@@ -100,8 +113,11 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 	return a.printSummary(command.OutOrStdout(), file, summary)
 }
 
-// saveFile writes the snapshot to a temporary file, checks that file, and then renames it to file. The summary of a pipe or a device is empty.
-func (a *administration) saveFile(ctx context.Context, file string) (summary snapshotSummary, err error) {
+// saveFile writes the snapshot to a temporary file, checks that file, and then renames it to file.
+// The summary of a pipe or a device is empty.
+func (a *administration) saveFile(ctx context.Context, file string) (summary snapshotSummary,
+	err error,
+) {
 	saved := output{
 		whole: func(partial string) error {
 			err := a.request(ctx, http.MethodGet, "/v1/snapshot", nil, func(body io.Reader) error {
@@ -111,7 +127,8 @@ func (a *administration) saveFile(ctx context.Context, file string) (summary sna
 				})
 			})
 			if err == nil {
-				summary, err = inspectSnapshot(partial) // a snapshot that cannot be restored is no backup
+				// a snapshot that cannot be restored is no backup
+				summary, err = inspectSnapshot(partial)
 			}
 			return err
 		},
@@ -128,9 +145,10 @@ func (a *administration) streamSnapshot(ctx context.Context, to io.Writer) error
 	})
 }
 
-// removeOld removes all but the keep newest snapshots of a folder, and partial files older than a day, which interrupted commands have left. It removes only
-// files whose name has the time, as saveSnapshot gives it. The newest are those whose names have the latest times. But a name whose time is still to come is of a
-// clock that was wrong: it counts as older than all others.
+// removeOld removes all but the keep newest snapshots of a folder, and partial files older than a
+// day, which interrupted commands have left. It removes only files whose name has the time, as
+// saveSnapshot gives it. The newest are those whose names have the latest times. But a name whose
+// time is still to come is of a clock that was wrong: it counts as older than all others.
 func removeOld(folder string, keep int, now time.Time) error {
 	entries, err := os.ReadDir(folder) // sorted by name, which is by time
 	if err != nil {
@@ -148,13 +166,16 @@ func removeOld(folder string, keep int, now time.Time) error {
 			ahead = append(ahead, entry.Name())
 		case rest == "":
 			saved = append(saved, entry.Name())
-		case strings.HasSuffix(rest, ".part") && time.Since(written) > 24*time.Hour: // the command that wrote it has ended
+		case strings.HasSuffix(rest, ".part") && time.Since(written) > 24*time.Hour:
+			// the command that wrote it has ended
 			old = append(old, entry.Name())
 		}
 	}
 	saved = append(ahead, saved...)
 	for _, name := range append(old, saved[:max(0, len(saved)-keep)]...) {
-		if err := os.Remove(filepath.Join(folder, name)); err != nil && !errors.Is(err, fs.ErrNotExist) { // another command may have removed it
+		if err := os.Remove(filepath.Join(folder, name)); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
+			// another command may have removed it
 			return err
 		}
 	}
@@ -163,20 +184,24 @@ func removeOld(folder string, keep int, now time.Time) error {
 
 func restoreSnapshot(a *administration, command *cobra.Command, arguments []string) error {
 	name := arguments[0]
-	if name == "-" { // not inspected here: the cluster refuses a damaged snapshot, and changes nothing
-		if err := a.requireYes("replaces all keys of the cluster by those of the standard input"); err != nil {
+	if name == "-" {
+		// not inspected here: the cluster refuses a damaged snapshot, and changes nothing
+		if err := a.requireYes(
+			"replaces all keys of the cluster by those of the standard input"); err != nil {
 			return err
 		}
 		if err := a.uploadSnapshot(command.Context(), command.InOrStdin()); err != nil {
 			return err
 		}
-		return a.done(command.OutOrStdout(), "the state of the cluster is that of the standard input")
+		return a.done(command.OutOrStdout(),
+			"the state of the cluster is that of the standard input")
 	}
 	summary, err := inspectSnapshot(name)
 	if err != nil {
 		return err
 	}
-	if err := a.requireYes(fmt.Sprintf("replaces all keys of the cluster by the %d of %s", summary.Keys, name)); err != nil {
+	if err := a.requireYes(fmt.Sprintf("replaces all keys of the cluster by the %d of %s",
+		summary.Keys, name)); err != nil {
 		return err
 	}
 	file, err := os.Open(name)
@@ -187,11 +212,13 @@ func restoreSnapshot(a *administration, command *cobra.Command, arguments []stri
 	if err := a.uploadSnapshot(command.Context(), file); err != nil {
 		return err
 	}
-	return a.done(command.OutOrStdout(), "the state of the cluster is that of %s: %d keys", name, summary.Keys)
+	return a.done(command.OutOrStdout(), "the state of the cluster is that of %s: %d keys", name,
+		summary.Keys)
 }
 
 func (a *administration) uploadSnapshot(ctx context.Context, snapshot io.Reader) error {
-	return a.request(ctx, http.MethodPut, "/v1/snapshot", io.NopCloser(snapshot), func(io.Reader) error { return nil })
+	return a.request(ctx, http.MethodPut, "/v1/snapshot", io.NopCloser(snapshot),
+		func(io.Reader) error { return nil })
 }
 
 func newSnapshotInspect() *cobra.Command {
@@ -242,7 +269,8 @@ func inspectSnapshot(name string) (summary snapshotSummary, err error) {
 		return summary, err
 	}
 	return snapshotSummary{
-		Index: s.Index, Hash: fmt.Sprintf("%016x", s.Hash), Keys: s.Keys, Bytes: s.Bytes, Watches: s.Watches, Size: info.Size(),
+		Index: s.Index, Hash: fmt.Sprintf("%016x", s.Hash), Keys: s.Keys, Bytes: s.Bytes,
+		Watches: s.Watches, Size: info.Size(),
 	}, nil
 }
 
@@ -251,6 +279,8 @@ func (a *administration) printSummary(out io.Writer, file string, s snapshotSumm
 	if a.output == "json" {
 		return printJSON(out, s)
 	}
-	_, err := fmt.Fprintf(out, "%s: index %d, %d keys, %d bytes, %d watches, state hash %s, %d bytes on disk\n", file, s.Index, s.Keys, s.Bytes, s.Watches, s.Hash, s.Size)
+	_, err := fmt.Fprintf(out,
+		"%s: index %d, %d keys, %d bytes, %d watches, state hash %s, %d bytes on disk\n", file,
+		s.Index, s.Keys, s.Bytes, s.Watches, s.Hash, s.Size)
 	return err
 }

@@ -8,11 +8,15 @@ import (
 	"time"
 )
 
-// A snapshot whose name has a future time is of a clock that was ahead. It counts as the oldest: otherwise it would displace the snapshot that was just saved.
+// A snapshot whose name has a future time is of a clock that was ahead. It counts as the oldest:
+// otherwise it would displace the snapshot that was just saved.
 func TestSnapshotsWithFutureTimesAreRemovedFirst(t *testing.T) {
 	const yesterday, today = "holdfast-2025-12-31T000000Z.snap", "holdfast-2026-01-01T000000Z.snap"
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	future := []string{"holdfast-2997-01-01T000000Z.snap", "holdfast-2998-01-01T000000Z.snap", "holdfast-2999-01-01T000000Z.snap"}
+	future := []string{
+		"holdfast-2997-01-01T000000Z.snap", "holdfast-2998-01-01T000000Z.snap",
+		"holdfast-2999-01-01T000000Z.snap",
+	}
 	for name, test := range map[string]struct {
 		keep int
 		want []string

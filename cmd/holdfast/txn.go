@@ -62,8 +62,11 @@ Exit codes: 0 done, also if there was nothing to get or to delete, 1 not applied
 	return command
 }
 
-// openOperations reads the operations of a transaction from the file in arguments, or from the standard input.
-func openOperations(command *cobra.Command, arguments []string, fenced []client.Option) ([]operation, error) {
+// openOperations reads the operations of a transaction from the file in arguments, or from the
+// standard input.
+func openOperations(command *cobra.Command, arguments []string,
+	fenced []client.Option,
+) ([]operation, error) {
 	if len(arguments) == 0 || arguments[0] == "-" {
 		return readOperations(command.Context(), command.InOrStdin(), fenced)
 	}
@@ -75,8 +78,9 @@ func openOperations(command *cobra.Command, arguments []string, fenced []client.
 	return operations, errors.Join(err, file.Close())
 }
 
-// txnResult is what `holdfast txn` prints with -o json. Operations is empty if the transaction was not applied. Version is then the version of the first key
-// whose condition is not met; otherwise it is the last version that a value got.
+// txnResult is what `holdfast txn` prints with -o json. Operations is empty if the transaction was
+// not applied. Version is then the version of the first key whose condition is not met; otherwise
+// it is the last version that a value got.
 type txnResult struct {
 	Result     string      `json:"result"` // ok or not_applied
 	Version    string      `json:"version,omitempty"`
@@ -84,7 +88,9 @@ type txnResult struct {
 }
 
 // finishTxn prints the result of a transaction.
-func (c *connection) finishTxn(out io.Writer, operations []operation, result *client.TxnResult, err error) error {
+func (c *connection) finishTxn(out io.Writer, operations []operation, result *client.TxnResult,
+	err error,
+) error {
 	var notApplied *client.NotAppliedError
 	printed, version := txnResult{Result: "ok"}, result.Version
 	switch {
@@ -117,7 +123,8 @@ func (c *connection) finishTxn(out io.Writer, operations []operation, result *cl
 		case operations[i].verb == "get":
 			text = ": " + printableValue(result.Results[i].Value)
 		}
-		if _, err := fmt.Fprintf(out, "%s %s%s\n", operations[i].verb, printable(one.Key), text); err != nil {
+		if _, err := fmt.Fprintf(out, "%s %s%s\n", operations[i].verb, printable(one.Key),
+			text); err != nil {
 			return err
 		}
 	}
@@ -127,10 +134,12 @@ func (c *connection) finishTxn(out io.Writer, operations []operation, result *cl
 	return err
 }
 
-// printableValue returns a value as it is, or as a Go string if it has characters that do not print.
+// printableValue returns a value as it is, or as a Go string if it has characters that do not
+// print.
 func printableValue(value []byte) string {
 	text := string(value)
-	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
+	if !utf8.ValidString(text) ||
+		strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return strconv.Quote(text)
 	}
 	return text

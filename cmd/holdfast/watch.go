@@ -35,7 +35,8 @@ func newWatch() *cobra.Command {
 		Args:    positional(cobra.MinimumNArgs(1)),
 	}
 	c.addFlags(command)
-	command.Flags().BoolVar(&glob, "glob", false, "each KEY is a pattern, and all keys that match are watched")
+	command.Flags().BoolVar(&glob, "glob", false,
+		"each KEY is a pattern, and all keys that match are watched")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		for _, pattern := range arguments {
 			if err := checkPattern(pattern); glob && err != nil {
@@ -64,7 +65,8 @@ func newWatch() *cobra.Command {
 			go forward(command, watcher, events, ended)
 		}
 		if c.output == "text" {
-			_, _ = fmt.Fprintf(command.ErrOrStderr(), "watching %d %s(s)\n", len(arguments), what) // for people only
+			// for people only
+			_, _ = fmt.Fprintf(command.ErrOrStderr(), "watching %d %s(s)\n", len(arguments), what)
 		}
 		out := stdout(command)
 		for {
@@ -76,7 +78,8 @@ func newWatch() *cobra.Command {
 			case event := <-events:
 				err := c.printEvent(out, event)
 				switch {
-				case command.Context().Err() != nil: // the write was cut short, and must not be followed by another one
+				case command.Context().Err() != nil:
+					// the write was cut short, and must not be followed by another one
 					return nil
 				case err != nil:
 					return err
@@ -87,8 +90,11 @@ func newWatch() *cobra.Command {
 	return command
 }
 
-// forward sends the events of one watcher to events. When the watcher ends, forward sends the watcher's error to ended. It also returns when the context ends.
-func forward(command *cobra.Command, watcher *client.Watcher, events chan<- client.Event, ended chan<- error) {
+// forward sends the events of one watcher to events. When the watcher ends, forward sends the
+// watcher's error to ended. It also returns when the context ends.
+func forward(command *cobra.Command, watcher *client.Watcher, events chan<- client.Event,
+	ended chan<- error,
+) {
 	for event := range watcher.Events() {
 		select {
 		case events <- event:
@@ -100,13 +106,19 @@ func forward(command *cobra.Command, watcher *client.Watcher, events chan<- clie
 }
 
 func (c *connection) printEvent(out io.Writer, event client.Event) error {
-	name := map[client.EventKind]string{client.EventSet: "set", client.EventDeleted: "deleted", client.EventGap: "gap"}[event.Kind]
+	name := map[client.EventKind]string{
+		client.EventSet: "set", client.EventDeleted: "deleted",
+		client.EventGap: "gap",
+	}[event.Kind]
 	if c.output == "json" {
 		result := resultOf(event.Key)
 		if event.Kind == client.EventSet {
 			result.setValue(event.Value)
 		}
-		printed := watchEvent{Event: name, Key: result.Key, KeyBase64: result.KeyBase64, Value: result.Value, ValueBase64: result.ValueBase64}
+		printed := watchEvent{
+			Event: name, Key: result.Key, KeyBase64: result.KeyBase64,
+			Value: result.Value, ValueBase64: result.ValueBase64,
+		}
 		if !event.Version.IsZero() {
 			printed.Version = event.Version.String()
 		}

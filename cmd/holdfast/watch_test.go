@@ -11,20 +11,34 @@ import (
 	"holdfast/client/holdfasttest"
 )
 
-// Text output has one line for each change, without control characters, whatever bytes the key and the value have.
+// Text output has one line for each change, without control characters, whatever bytes the key and
+// the value have.
 func TestWatchPrintsOneLineForEachChange(t *testing.T) {
 	for name, row := range map[string]struct {
 		event client.Event
 		want  string
 	}{
-		"plain":               {client.Event{Kind: client.EventSet, Key: "line 7/état", Value: []byte("a b")}, "SET line 7/état a b\n"},
-		"a value with a line": {client.Event{Kind: client.EventSet, Key: "k", Value: []byte("x\nDELETED k\x1b[2J")}, "SET k \"x\\nDELETED k\\x1b[2J\"\n"},
-		"a key with a line":   {client.Event{Kind: client.EventDeleted, Key: "x\nSET k v"}, "DELETED \"x\\nSET k v\"\n"},
-		"a gap":               {client.Event{Kind: client.EventGap, Key: "x\n*"}, "GAP \"x\\n*\"\n"},
+		"plain": {client.Event{
+			Kind: client.EventSet, Key: "line 7/état",
+			Value: []byte("a b"),
+		}, "SET line 7/état a b\n"},
+		"a value with a line": {client.Event{
+			Kind: client.EventSet, Key: "k",
+			Value: []byte("x\nDELETED k\x1b[2J"),
+		}, "SET k \"x\\nDELETED k\\x1b[2J\"\n"},
+		"a key with a line": {
+			client.Event{Kind: client.EventDeleted, Key: "x\nSET k v"},
+			"DELETED \"x\\nSET k v\"\n",
+		},
+		"a gap": {
+			client.Event{Kind: client.EventGap, Key: "x\n*"},
+			"GAP \"x\\n*\"\n",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			if err := (&connection{output: "text"}).printEvent(&out, row.event); err != nil || out.String() != row.want {
+			if err := (&connection{output: "text"}).printEvent(&out, row.event); err != nil ||
+				out.String() != row.want {
 				t.Errorf("%q, want %q (%v)", out.String(), row.want, err)
 			}
 		})
@@ -37,12 +51,19 @@ func TestWatchPrintsAnyKeyAsJSON(t *testing.T) {
 		event client.Event
 		want  string
 	}{
-		"text":  {client.Event{Kind: client.EventSet, Key: "k", Value: []byte("v")}, `{"event":"set","key":"k","value":"v"}` + "\n"},
-		"bytes": {client.Event{Kind: client.EventSet, Key: "k\xff", Value: []byte("\xfe")}, `{"event":"set","keyBase64":"a/8=","valueBase64":"/g=="}` + "\n"},
+		"text": {
+			client.Event{Kind: client.EventSet, Key: "k", Value: []byte("v")},
+			`{"event":"set","key":"k","value":"v"}` + "\n",
+		},
+		"bytes": {
+			client.Event{Kind: client.EventSet, Key: "k\xff", Value: []byte("\xfe")},
+			`{"event":"set","keyBase64":"a/8=","valueBase64":"/g=="}` + "\n",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			if err := (&connection{output: "json"}).printEvent(&out, row.event); err != nil || out.String() != row.want {
+			if err := (&connection{output: "json"}).printEvent(&out, row.event); err != nil ||
+				out.String() != row.want {
 				t.Errorf("%q, want %q (%v)", out.String(), row.want, err)
 			}
 		})
@@ -55,7 +76,10 @@ func TestBlockedOutputDoesNotKeepACommand(t *testing.T) {
 	if _, err := store.Client(t).Set(t.Context(), "k", []byte("before")); err != nil {
 		t.Fatal(err)
 	}
-	for name, arguments := range map[string][]string{"watch": {"watch", "k"}, "scan": {"scan", "*"}, "get": {"get", "k"}} {
+	for name, arguments := range map[string][]string{
+		"watch": {"watch", "k"}, "scan": {"scan", "*"},
+		"get": {"get", "k"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			reader, writer := io.Pipe()
@@ -75,7 +99,8 @@ func TestBlockedOutputDoesNotKeepACommand(t *testing.T) {
 				case <-begun:
 					changed = true
 				case <-time.After(20 * time.Millisecond): // until the watch is there
-					if _, err := store.Client(t).Set(t.Context(), "k", []byte("changed")); err != nil {
+					if _, err := store.Client(t).Set(t.Context(), "k",
+						[]byte("changed")); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -1,9 +1,12 @@
-// Package audit writes down who changed which key, and by which rule of the policy that was allowed, as JSON lines.
+// Package audit writes down who changed which key, and by which rule of the policy that was
+// allowed, as JSON lines.
 //
-// Every member writes what it applies, in the order of the log. Each line has its place in the log, so the files of several members can be merged. Lines
-// for the same place differ only in Member and Time. Changes that a member got in a snapshot are not in its file.
+// Every member writes what it applies, in the order of the log. Each line has its place in the log,
+// so the files of several members can be merged. Lines for the same place differ only in Member and
+// Time. Changes that a member got in a snapshot are not in its file.
 //
-// Writes that the policy denied are in a file of their own, FILE.denied: a client that is denied a thousand times a second must not rotate the changes away.
+// Writes that the policy denied are in a file of their own, FILE.denied: a client that is denied a
+// thousand times a second must not rotate the changes away.
 package audit
 
 import (
@@ -23,23 +26,28 @@ import (
 	"holdfast/fsm"
 )
 
-// Config says where the audit log is, how large it may become, and what to call when a record cannot be written.
+// Config says where the audit log is, how large it may become, and what to call when a record
+// cannot be written.
 type Config struct {
 	File     string // the file of changes; denials are in FILE.denied
 	MaxBytes int64  // the size of a file at which the next one is begun
 	Files    int    // the number of earlier files that are kept, as FILE.1 (the latest) to FILE.n
-	// Member is the raft id of the member that writes. If the last line of the file has another id, the member lost its data, and writes all that it applies.
+	// Member is the raft id of the member that writes. If the last line of the file has another id,
+	// the member lost its data, and writes all that it applies.
 	Member string
-	// LastTerm and LastIndex are those of the last entry that the member's log has. Records beyond it are of a log that was replaced by older data.
+	// LastTerm and LastIndex are those of the last entry that the member's log has. Records beyond
+	// it are of a log that was replaced by older data.
 	LastTerm, LastIndex uint64
 	Wall                func() time.Time
 	Log                 *slog.Logger
-	// Lost is called with the number of lines that could not be written. Two goroutines may call it at once.
+	// Lost is called with the number of lines that could not be written. Two goroutines may call it
+	// at once.
 	Lost func(lines int)
 	// Dropped is called with the number of denials that were dropped because the queue was full.
 	Dropped func(lines int)
-	// Deadline is how long the state machine may wait for room in the queue of changes. After that Exit is called; it must not return.
-	// Without a deadline, a node whose disk hangs would keep the leadership and apply nothing.
+	// Deadline is how long the state machine may wait for room in the queue of changes. After that
+	// Exit is called; it must not return. Without a deadline, a node whose disk hangs would keep
+	// the leadership and apply nothing.
 	Deadline time.Duration
 	Exit     func(error)
 }
@@ -49,8 +57,9 @@ var ErrHangs = errors.New("the audit log hangs")
 
 // Record is one line.
 type Record struct {
-	// Term and Index are those of the log entry. Position is the index of the command in the entry, from 0 on. Operation is the number of the operation in a
-	// transaction, from 1 on; it is 0 outside of transactions. Together they order all records, on every member.
+	// Term and Index are those of the log entry. Position is the index of the command in the entry,
+	// from 0 on. Operation is the number of the operation in a transaction, from 1 on; it is 0
+	// outside of transactions. Together they order all records, on every member.
 	Term      uint64    `json:"term"`
 	Index     uint64    `json:"index"`
 	Position  int       `json:"position"`
@@ -61,15 +70,18 @@ type Record struct {
 	ClientID  string    `json:"clientId,omitempty"`
 	Username  string    `json:"username,omitempty"`
 	Key       string    `json:"key,omitempty"`
-	KeyBase64 string    `json:"keyBase64,omitempty"` // instead of Key, for a key that is not valid UTF-8
-	KeyHash   string    `json:"keySha256,omitempty"` // instead of Key, for a key that is longer than maxName
-	Outcome   string    `json:"outcome"`             // "done" or "not authorized"
-	Rule      uint16    `json:"rule,omitempty"`      // the number of the policy rule that allowed the command, from 1 on
-	Version   string    `json:"version,omitempty"`   // of the value that was written or deleted
+	// instead of Key, for a key that is not valid UTF-8
+	KeyBase64 string `json:"keyBase64,omitempty"`
+	// instead of Key, for a key that is longer than maxName
+	KeyHash string `json:"keySha256,omitempty"`
+	Outcome string `json:"outcome"` // "done" or "not authorized"
+	// the number of the policy rule that allowed the command, from 1 on
+	Rule    uint16 `json:"rule,omitempty"`
+	Version string `json:"version,omitempty"` // of the value that was written or deleted
 }
 
-// maxName is the size in bytes of the longest key, client id or user name that is written. A longer one is replaced by its SHA-256, so that no client
-// decides how long a line is.
+// maxName is the size in bytes of the longest key, client id or user name that is written. A longer
+// one is replaced by its SHA-256, so that no client decides how long a line is.
 const maxName = 256
 
 // Log is an audit log. One goroutine calls Applied, and it must not do so once Close is called.
@@ -78,7 +90,8 @@ type Log struct {
 	changes, denials *journal
 }
 
-// place is the position of a record in the log, by which records are ordered. When an operator puts older data back, the log repeats indexes and terms.
+// place is the position of a record in the log, by which records are ordered. When an operator puts
+// older data back, the log repeats indexes and terms.
 type place struct {
 	term, index         uint64
 	position, operation int
@@ -90,7 +103,8 @@ func endOf(term, index uint64) place { return place{term, index, math.MaxInt, ma
 func (r *Record) place() place { return place{r.Term, r.Index, r.Position, r.Operation} }
 
 func (p place) before(other place) bool {
-	return cmp.Or(cmp.Compare(p.term, other.term), cmp.Compare(p.index, other.index), cmp.Compare(p.position, other.position), cmp.Compare(p.operation, other.operation)) < 0
+	return cmp.Or(cmp.Compare(p.term, other.term), cmp.Compare(p.index, other.index),
+		cmp.Compare(p.position, other.position), cmp.Compare(p.operation, other.operation)) < 0
 }
 
 // Open opens the log. Records up to the last one in the files are not written again.
@@ -114,14 +128,15 @@ const deniedSuffix = ".denied"
 // Close writes the queued records, and closes the files.
 func (l *Log) Close() error { return errors.Join(l.changes.close(), l.denials.close()) }
 
-// Applied queues the changes and denied writes of a log entry. It must be called in the order of the log. It waits, up to Config.Deadline for
-// each record, while the queue of changes is full.
+// Applied queues the changes and denied writes of a log entry. It must be called in the order of
+// the log. It waits, up to Config.Deadline for each record, while the queue of changes is full.
 func (l *Log) Applied(outcome *fsm.EntryOutcome) {
 	if outcome.Skipped {
 		return
 	}
 	for i := range outcome.Commands {
-		command, result, at := &outcome.Commands[i], &outcome.Results[i], place{outcome.Term, outcome.Index, i, 0}
+		command, result, at := &outcome.Commands[i], &outcome.Results[i],
+			place{outcome.Term, outcome.Index, i, 0}
 		if command.Kind != fsm.KindTxn {
 			l.applied(at, command, result)
 			continue
@@ -139,7 +154,8 @@ func (l *Log) Applied(outcome *fsm.EntryOutcome) {
 	}
 }
 
-// applied queues the record of a command, or of an operation of a transaction, if it has one that was not written before.
+// applied queues the record of a command, or of an operation of a transaction, if it has one that
+// was not written before.
 func (l *Log) applied(at place, command *fsm.Command, result *fsm.Result) {
 	record, ok := recordOf(command, result)
 	if !ok {
@@ -152,7 +168,8 @@ func (l *Log) applied(at place, command *fsm.Command, result *fsm.Result) {
 	if !journal.last.before(at) { // the log is applied again after a restart
 		return
 	}
-	record.Term, record.Index, record.Position, record.Operation = at.term, at.index, at.position, at.operation
+	record.Term, record.Index, record.Position, record.Operation = at.term, at.index, at.position,
+		at.operation
 	record.Member, record.Time = l.config.Member, l.config.Wall()
 	if journal == l.denials {
 		l.queueDenial(record)
@@ -177,7 +194,8 @@ func (l *Log) queueChange(record Record) {
 	}
 }
 
-// queueDenial queues a denial, or drops it if the queue is full: denials must not block the state machine.
+// queueDenial queues a denial, or drops it if the queue is full: denials must not block the state
+// machine.
 func (l *Log) queueDenial(record Record) {
 	select {
 	case l.denials.queue <- record:
@@ -219,7 +237,8 @@ func recordOf(command *fsm.Command, result *fsm.Result) (record Record, ok bool)
 	if command.Kind == fsm.KindRestore {
 		return record, true
 	}
-	record.ClientID, record.Username, record.Rule = bounded(command.Principal.ClientID), bounded(command.Principal.Username), result.Rule
+	record.ClientID, record.Username, record.Rule = bounded(command.Principal.ClientID),
+		bounded(command.Principal.Username), result.Rule
 	switch {
 	case len(command.Key) > maxName:
 		sum := sha256.Sum256(command.Key)

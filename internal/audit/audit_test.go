@@ -25,9 +25,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func config(t *testing.T) Config {
 	t.Helper()
 	return Config{
-		File: filepath.Join(t.TempDir(), "log", "audit.jsonl"), MaxBytes: 64 << 10, Files: 2, Member: "n1.1", LastTerm: math.MaxUint64,
+		File: filepath.Join(t.TempDir(), "log", "audit.jsonl"), MaxBytes: 64 << 10, Files: 2,
+		Member: "n1.1", LastTerm: math.MaxUint64,
 		Wall: func() time.Time { return time.UnixMilli(1_000).UTC() },
-		Log:  slog.New(slog.DiscardHandler), Lost: func(int) { t.Error("a line is lost") }, Dropped: func(int) { t.Error("a denial is dropped") },
+		Log:  slog.New(slog.DiscardHandler), Lost: func(int) { t.Error("a line is lost") },
+		Dropped:  func(int) { t.Error("a denial is dropped") },
 		Deadline: time.Minute, Exit: func(err error) { t.Error(err) },
 	}
 }
@@ -66,7 +68,10 @@ func records(t *testing.T, name string) (all []Record) {
 }
 
 func set(key string) fsm.Command {
-	return fsm.Command{Kind: fsm.KindSet, Key: []byte(key), Value: []byte("v"), Principal: policy.Principal{ClientID: "press", Username: "u"}}
+	return fsm.Command{
+		Kind: fsm.KindSet, Key: []byte(key), Value: []byte("v"),
+		Principal: policy.Principal{ClientID: "press", Username: "u"},
+	}
 }
 
 func outcome(index uint64, result fsm.Result, commands ...fsm.Command) *fsm.EntryOutcome {
@@ -77,17 +82,28 @@ func outcome(index uint64, result fsm.Result, commands ...fsm.Command) *fsm.Entr
 	return o
 }
 
-// Changes and denied writes are recorded. Reads, repeated requests, writes without an effect and skipped entries are not.
+// Changes and denied writes are recorded. Reads, repeated requests, writes without an effect and
+// skipped entries are not.
 func TestOnlyEffectiveAndDeniedWritesAreRecorded(t *testing.T) {
 	c := config(t)
 	l := open(t, c)
-	done, denied := fsm.Result{Code: fsm.CodeOK, Rule: 3}, fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorNotAuthorized}
+	done, denied := fsm.Result{Code: fsm.CodeOK, Rule: 3},
+		fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorNotAuthorized}
 	l.Applied(outcome(1, done, set("k"), set("\xff")))
 	l.Applied(outcome(2, fsm.Result{Code: fsm.CodeOK, Repeat: true}, set("repeated")))
 	l.Applied(outcome(3, fsm.Result{Code: fsm.CodeNotApplied}, set("condition")))
-	l.Applied(outcome(4, denied, fsm.Command{Kind: fsm.KindVDel, Key: []byte("k"), Principal: policy.Principal{ClientID: "robot"}}))
-	l.Applied(outcome(5, done, fsm.Command{Kind: fsm.KindGet, Key: []byte("k")}, fsm.Command{Kind: fsm.KindKeyNotify, Key: []byte("k")}))
-	l.Applied(outcome(6, fsm.Result{Code: fsm.CodeDeleted}, fsm.Command{Kind: fsm.KindDel, Key: []byte("k"), Principal: policy.Principal{ClientID: "press"}}))
+	l.Applied(outcome(4, denied,
+		fsm.Command{
+			Kind: fsm.KindVDel, Key: []byte("k"),
+			Principal: policy.Principal{ClientID: "robot"},
+		}))
+	l.Applied(outcome(5, done, fsm.Command{Kind: fsm.KindGet, Key: []byte("k")},
+		fsm.Command{Kind: fsm.KindKeyNotify, Key: []byte("k")}))
+	l.Applied(outcome(6, fsm.Result{Code: fsm.CodeDeleted},
+		fsm.Command{
+			Kind: fsm.KindDel, Key: []byte("k"),
+			Principal: policy.Principal{ClientID: "press"},
+		}))
 	l.Applied(outcome(7, done, fsm.Command{Kind: fsm.KindRestore, Key: []byte("nonce")}))
 	skipped := outcome(8, done, set("skipped"))
 	skipped.Skipped = true
@@ -95,26 +111,48 @@ func TestOnlyEffectiveAndDeniedWritesAreRecorded(t *testing.T) {
 	closeLog(t, l)
 	at := time.UnixMilli(1_000).UTC()
 	want := []Record{
-		{Term: 1, Index: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", Key: "k", Outcome: "done", Rule: 3},
-		{Term: 1, Index: 1, Position: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", KeyBase64: "/w==", Outcome: "done", Rule: 3},
-		{Term: 1, Index: 6, Member: "n1.1", Time: at, Command: "DEL", ClientID: "press", Key: "k", Outcome: "done"},
+		{
+			Term: 1, Index: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press",
+			Username: "u", Key: "k", Outcome: "done", Rule: 3,
+		},
+		{
+			Term: 1, Index: 1, Position: 1, Member: "n1.1", Time: at, Command: "SET",
+			ClientID: "press", Username: "u", KeyBase64: "/w==", Outcome: "done", Rule: 3,
+		},
+		{
+			Term: 1, Index: 6, Member: "n1.1", Time: at, Command: "DEL", ClientID: "press",
+			Key:     "k",
+			Outcome: "done",
+		},
 		{Term: 1, Index: 7, Member: "n1.1", Time: at, Command: "RESTORE", Outcome: "done"},
 	}
 	if found := records(t, c.File); !slices.Equal(found, want) {
 		t.Errorf("%+v", found)
 	}
-	denials := []Record{{Term: 1, Index: 4, Member: "n1.1", Time: at, Command: "VDEL", ClientID: "robot", Key: "k", Outcome: "not authorized"}}
+	denials := []Record{{
+		Term: 1, Index: 4, Member: "n1.1", Time: at, Command: "VDEL",
+		ClientID: "robot", Key: "k", Outcome: "not authorized",
+	}}
 	if found := records(t, c.File+".denied"); !slices.Equal(found, denials) {
 		t.Errorf("%+v", found)
 	}
 }
 
-// Each change of a transaction is recorded with the number of its operation. Of a denied transaction, only the denied operation is recorded. After a crash
-// between two lines, the missing lines are written when the Raft log is applied again.
+// Each change of a transaction is recorded with the number of its operation. Of a denied
+// transaction, only the denied operation is recorded. After a crash between two lines, the missing
+// lines are written when the Raft log is applied again.
 func TestOperationsOfATransactionAreRecorded(t *testing.T) {
 	c := config(t)
 	l := open(t, c)
-	done := fsm.Result{Code: fsm.CodeReplies, Replies: []fsm.Result{{Code: fsm.CodeOK, Rule: 2}, {Code: fsm.CodeValue}, {Code: fsm.CodeMissing}, {Code: fsm.CodeOK, Rule: 1}}}
+	done := fsm.Result{
+		Code: fsm.CodeReplies,
+		Replies: []fsm.Result{
+			{Code: fsm.CodeOK, Rule: 2},
+			{Code: fsm.CodeValue},
+			{Code: fsm.CodeMissing},
+			{Code: fsm.CodeOK, Rule: 1},
+		},
+	}
 	transaction := func(keys ...string) (txn fsm.Command) {
 		txn.Kind = fsm.KindTxn
 		for _, key := range keys {
@@ -124,8 +162,12 @@ func TestOperationsOfATransactionAreRecorded(t *testing.T) {
 		return txn
 	}
 	l.Applied(outcome(1, done, transaction("a", "b", "c", "d")))
-	l.Applied(outcome(2, fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorNotAuthorized, Operation: 2}, transaction("a", "b", "c", "d")))
-	l.Applied(outcome(3, fsm.Result{Code: fsm.CodeNotApplied, Operation: 3}, transaction("a", "b", "c", "d")))
+	l.Applied(outcome(2, fsm.Result{
+		Code: fsm.CodeError, Error: fsm.ErrorNotAuthorized,
+		Operation: 2,
+	}, transaction("a", "b", "c", "d")))
+	l.Applied(outcome(3, fsm.Result{Code: fsm.CodeNotApplied, Operation: 3},
+		transaction("a", "b", "c", "d")))
 	repeated := done
 	repeated.Repeat = true
 	l.Applied(outcome(4, repeated, transaction("a", "b", "c", "d")))
@@ -134,8 +176,14 @@ func TestOperationsOfATransactionAreRecorded(t *testing.T) {
 		t.Helper()
 		at := time.UnixMilli(1_000).UTC()
 		want := []Record{
-			{Term: 1, Index: 1, Operation: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", Key: "a", Outcome: "done", Rule: 2},
-			{Term: 1, Index: 1, Operation: 4, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", Key: "d", Outcome: "done", Rule: 1},
+			{
+				Term: 1, Index: 1, Operation: 1, Member: "n1.1", Time: at, Command: "SET",
+				ClientID: "press", Username: "u", Key: "a", Outcome: "done", Rule: 2,
+			},
+			{
+				Term: 1, Index: 1, Operation: 4, Member: "n1.1", Time: at, Command: "SET",
+				ClientID: "press", Username: "u", Key: "d", Outcome: "done", Rule: 1,
+			},
 		}
 		if found := records(t, c.File); !slices.Equal(found, want) {
 			t.Errorf("%+v", found)
@@ -143,7 +191,8 @@ func TestOperationsOfATransactionAreRecorded(t *testing.T) {
 	}
 	check()
 	denials := records(t, c.File+".denied")
-	if len(denials) != 1 || denials[0].Index != 2 || denials[0].Operation != 3 || denials[0].Key != "c" {
+	if len(denials) != 1 || denials[0].Index != 2 || denials[0].Operation != 3 ||
+		denials[0].Key != "c" {
 		t.Errorf("%+v", denials)
 	}
 	lines, err := os.ReadFile(c.File)
@@ -159,7 +208,8 @@ func TestOperationsOfATransactionAreRecorded(t *testing.T) {
 	check()
 }
 
-// Denials never rotate a change out of the files, however many they are and however long their keys.
+// Denials never rotate a change out of the files, however many they are and however long their
+// keys.
 func TestDenialsPushNoChangeOut(t *testing.T) {
 	c := config(t)
 	c.MaxBytes, c.Files = 4000, 1
@@ -167,7 +217,10 @@ func TestDenialsPushNoChangeOut(t *testing.T) {
 	l := open(t, c)
 	l.Applied(outcome(1, fsm.Result{Code: fsm.CodeOK}, set("precious")))
 	long := set(strings.Repeat("\x01", 64<<10))
-	long.Principal = policy.Principal{ClientID: strings.Repeat("c", 60<<10), Username: strings.Repeat("u", 60<<10)}
+	long.Principal = policy.Principal{
+		ClientID: strings.Repeat("c", 60<<10),
+		Username: strings.Repeat("u", 60<<10),
+	}
 	denied := fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorNotAuthorized}
 	const many = 3 * maxQueue
 	for index := range uint64(many) {
@@ -178,7 +231,9 @@ func TestDenialsPushNoChangeOut(t *testing.T) {
 		t.Errorf("%d changes are left", len(found))
 	}
 	found := records(t, c.File+".denied")
-	if len(found) == 0 || found[0].Key != "" || len(found[0].KeyHash) != 64 || !strings.HasPrefix(found[0].ClientID, "sha256:") || !strings.HasPrefix(found[0].Username, "sha256:") {
+	if len(found) == 0 || found[0].Key != "" || len(found[0].KeyHash) != 64 ||
+		!strings.HasPrefix(found[0].ClientID, "sha256:") ||
+		!strings.HasPrefix(found[0].Username, "sha256:") {
 		t.Errorf("%d denials, the first %+v", len(found), found[:min(1, len(found))])
 	}
 	if line := encode(&found[0]); len(line) > 1000 {
@@ -186,8 +241,9 @@ func TestDenialsPushNoChangeOut(t *testing.T) {
 	}
 }
 
-// After a restart the Raft log is applied again from the last snapshot on. Records that are in the file are not written again, also if its last line is
-// unfinished. A member with a new id writes all records.
+// After a restart the Raft log is applied again from the last snapshot on. Records that are in the
+// file are not written again, also if its last line is unfinished. A member with a new id writes
+// all records.
 func TestReplayAfterARestartIsNotRecordedTwice(t *testing.T) {
 	c := config(t)
 	done := fsm.Result{Code: fsm.CodeOK}
@@ -207,7 +263,8 @@ func TestReplayAfterARestartIsNotRecordedTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply()
-	if found := records(t, c.File); len(found) != 6 || found[5].Index != 3 || found[5].Position != 1 {
+	if found := records(t, c.File); len(found) != 6 || found[5].Index != 3 ||
+		found[5].Position != 1 {
 		t.Errorf("%+v", found)
 	}
 	c.Member = "n1.2"
@@ -216,9 +273,13 @@ func TestReplayAfterARestartIsNotRecordedTwice(t *testing.T) {
 	}
 }
 
-// Open skips a line that was written in part, or is not a record for another reason. So the node starts.
+// Open skips a line that was written in part, or is not a record for another reason. So the node
+// starts.
 func TestBrokenLinesAreSkipped(t *testing.T) {
-	for name, broken := range map[string]string{"glued": "{\"index\":7,\"ke{\"index\":8}\n", "unfinished": "{\"index\":9", "long": strings.Repeat("x", 5<<20) + "\n"} {
+	for name, broken := range map[string]string{
+		"glued":      "{\"index\":7,\"ke{\"index\":8}\n",
+		"unfinished": "{\"index\":9", "long": strings.Repeat("x", 5<<20) + "\n",
+	} {
 		t.Run(name, func(t *testing.T) {
 			c := config(t)
 			l := open(t, c)
@@ -241,8 +302,9 @@ func TestBrokenLinesAreSkipped(t *testing.T) {
 	}
 }
 
-// After older data was put back, the Raft log uses the same indexes again, in a later term. These entries are recorded. Within one run no record counts as
-// written already: two terms with two calls each make four lines.
+// After older data was put back, the Raft log uses the same indexes again, in a later term. These
+// entries are recorded. Within one run no record counts as written already: two terms with two
+// calls each make four lines.
 func TestSameIndexInALaterTermIsRecorded(t *testing.T) {
 	c := config(t)
 	for term := range uint64(2) {
@@ -258,8 +320,8 @@ func TestSameIndexInALaterTermIsRecorded(t *testing.T) {
 	}
 }
 
-// After an older copy of the data was put back, the Raft log ends before the last record in the file. The entries that this log has are not recorded again.
-// Later entries are.
+// After an older copy of the data was put back, the Raft log ends before the last record in the
+// file. The entries that this log has are not recorded again. Later entries are.
 func TestRecordsOfALogThatWasReplacedDoNotCount(t *testing.T) {
 	c := config(t)
 	apply := func(term, index uint64) {
@@ -285,7 +347,8 @@ func TestRecordsOfALogThatWasReplacedDoNotCount(t *testing.T) {
 	}
 }
 
-// All lines that cannot be written are counted as lost. Later lines are written once the file can be written to again.
+// All lines that cannot be written are counted as lost. Later lines are written once the file can
+// be written to again.
 func TestUnwrittenLinesAreCounted(t *testing.T) {
 	c := config(t)
 	lost := 0
@@ -325,16 +388,19 @@ func TestDenialsAreDroppedWhenTheDiskIsSlow(t *testing.T) {
 	c := config(t)
 	dropped := 0
 	c.Dropped = func(lines int) { dropped += lines }
-	l := &Log{config: c, changes: &journal{}, denials: &journal{queue: make(chan Record, 1)}} // nothing writes
+	// nothing writes
+	l := &Log{config: c, changes: &journal{}, denials: &journal{queue: make(chan Record, 1)}}
 	for index := range uint64(3) {
-		l.Applied(outcome(index+1, fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorNotAuthorized}, set("k")))
+		l.Applied(outcome(index+1, fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorNotAuthorized},
+			set("k")))
 	}
 	if dropped != 2 {
 		t.Errorf("%d dropped", dropped)
 	}
 }
 
-// If the queue of changes stays full for Config.Deadline, Exit is called, so that another member leads.
+// If the queue of changes stays full for Config.Deadline, Exit is called, so that another member
+// leads.
 func TestHangingDiskEndsTheProcess(t *testing.T) {
 	c := config(t)
 	exits := 0
@@ -343,7 +409,8 @@ func TestHangingDiskEndsTheProcess(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	l := &Log{config: c, changes: &journal{queue: make(chan Record)}, denials: &journal{}} // nothing writes
+	// nothing writes
+	l := &Log{config: c, changes: &journal{queue: make(chan Record)}, denials: &journal{}}
 	l.Applied(outcome(1, fsm.Result{Code: fsm.CodeOK}, set("k")))
 	if exits != 1 {
 		t.Errorf("%d exits", exits)

@@ -11,7 +11,8 @@ import (
 	"path/filepath"
 )
 
-// files is the file that is written to, and the earlier ones beside it. It belongs to one goroutine.
+// files is the file that is written to, and the earlier ones beside it. It belongs to one
+// goroutine.
 type files struct {
 	config Config
 	file   *os.File
@@ -19,7 +20,8 @@ type files struct {
 	torn   bool  // behind these bytes there may be a part of a line that could not be cut off
 }
 
-// openFiles opens the file, and returns the place of its last record, or the zero place if another member wrote that. It cuts off an unfinished last line.
+// openFiles opens the file, and returns the place of its last record, or the zero place if another
+// member wrote that. It cuts off an unfinished last line.
 func openFiles(config Config) (*files, place, error) {
 	f := &files{config: config}
 	if err := os.MkdirAll(filepath.Dir(config.File), 0o700); err != nil {
@@ -72,8 +74,8 @@ func lastOf(name string) (Record, error) {
 	return last, errors.Join(err, file.Close())
 }
 
-// scan returns the last line that is a valid record, and the offset at which the last whole line ends. It looks at the end of the file first,
-// and further back until it finds a record.
+// scan returns the last line that is a valid record, and the offset at which the last whole line
+// ends. It looks at the end of the file first, and further back until it finds a record.
 func scan(file *os.File) (last Record, end int64, err error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -82,7 +84,8 @@ func scan(file *os.File) (last Record, end int64, err error) {
 	for look := int64(1 << 20); ; look *= 4 {
 		from := max(0, info.Size()-look)
 		tail := make([]byte, info.Size()-from)
-		if _, err := io.ReadFull(io.NewSectionReader(file, from, int64(len(tail))), tail); err != nil {
+		if _, err := io.ReadFull(io.NewSectionReader(file, from, int64(len(tail))),
+			tail); err != nil {
 			return last, 0, err
 		}
 		tail = tail[:bytes.LastIndexByte(tail, '\n')+1]
@@ -100,8 +103,8 @@ func scan(file *os.File) (last Record, end int64, err error) {
 	}
 }
 
-// append adds whole lines. If they would make this file larger than MaxBytes, it rotates first. Lines that cannot be written whole are cut off again: at once,
-// or before the next lines.
+// append adds whole lines. If they would make this file larger than MaxBytes, it rotates first.
+// Lines that cannot be written whole are cut off again: at once, or before the next lines.
 func (f *files) append(lines []byte) error {
 	if err := f.followPath(); err != nil {
 		return err
@@ -121,8 +124,9 @@ func (f *files) append(lines []byte) error {
 	return nil
 }
 
-// followPath opens the file anew if its name does not lead to the open file any more: it was removed, renamed or replaced. Lines that
-// went on into a file without a name would be lost, and nobody would know.
+// followPath opens the file anew if its name does not lead to the open file any more: it was
+// removed, renamed or replaced. Lines that went on into a file without a name would be lost, and
+// nobody would know.
 func (f *files) followPath() error {
 	named, err := os.Stat(f.config.File)
 	if err == nil {
@@ -166,19 +170,23 @@ func (f *files) cutTorn() error {
 	return nil
 }
 
-// rotate begins the next file. If FILE.1 to FILE.n all exist, FILE.n is overwritten. Files with greater numbers, from when Config.Files was larger, stay. If
-// rotate fails, lines still go to the current file: a file that is too large is better than lost lines.
+// rotate begins the next file. If FILE.1 to FILE.n all exist, FILE.n is overwritten. Files with
+// greater numbers, from when Config.Files was larger, stay. If rotate fails, lines still go to the
+// current file: a file that is too large is better than lost lines.
 func (f *files) rotate() {
 	if err := f.startNextFile(); err != nil {
-		f.config.Log.Error("the next file of the audit log could not be begun", "file", f.config.File, "error", err)
+		f.config.Log.Error("the next file of the audit log could not be begun", "file",
+			f.config.File, "error", err)
 	}
 }
 
-// startNextFile puts the next file in the place of the current one, and renames the current one to FILE.last and then to FILE.1. With Files 0 it
-// overwrites the current one. Only finishRotation overwrites a kept file. A crash or an error can leave FILE.last. The next attempt, or openFiles, then renames
-// it to FILE.1.
+// startNextFile puts the next file in the place of the current one, and renames the current one to
+// FILE.last and then to FILE.1. With Files 0 it overwrites the current one. Only finishRotation
+// overwrites a kept file. A crash or an error can leave FILE.last. The next attempt, or openFiles,
+// then renames it to FILE.1.
 func (f *files) startNextFile() error {
-	if err := f.finishRotation(); err != nil { // a FILE.last that an earlier rotation left must not be overwritten
+	if err := f.finishRotation(); err != nil {
+		// a FILE.last that an earlier rotation left must not be overwritten
 		return err
 	}
 	name, last := f.config.File+".next", f.config.File+".last"
@@ -205,8 +213,9 @@ func (f *files) startNextFile() error {
 	return f.finishRotation()
 }
 
-// finishRotation renames FILE.last to FILE.1, if there is a FILE.last. It first moves FILE.1 and the files after it up by one number, as far as the first free
-// number; if none is free, FILE.n is overwritten. With Files 0 it removes FILE.last instead. It may be called again after an
+// finishRotation renames FILE.last to FILE.1, if there is a FILE.last. It first moves FILE.1 and
+// the files after it up by one number, as far as the first free number; if none is free, FILE.n is
+// overwritten. With Files 0 it removes FILE.last instead. It may be called again after an
 // interruption: it then finds the number that the interrupted moves left free.
 func (f *files) finishRotation() error {
 	if _, err := os.Lstat(f.config.File + ".last"); errors.Is(err, fs.ErrNotExist) {
@@ -221,7 +230,9 @@ func (f *files) finishRotation() error {
 		free++
 	}
 	for number := free; number > 1; number-- {
-		if err := os.Rename(f.name(number-1), f.name(number)); err != nil && !errors.Is(err, fs.ErrNotExist) { // an operator may have moved the file
+		if err := os.Rename(f.name(number-1), f.name(number)); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
+			// an operator may have moved the file
 			return err
 		}
 	}

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// The part of a line that a failed write has left is cut off before the next line is written, also if it could not be cut off at once.
+// The part of a line that a failed write has left is cut off before the next line is written, also
+// if it could not be cut off at once.
 func TestTornLineIsCutOffBeforeTheNext(t *testing.T) {
 	c := config(t)
 	f, _, err := openFiles(c)
@@ -41,21 +42,29 @@ func TestTornLineIsCutOffBeforeTheNext(t *testing.T) {
 	}
 }
 
-// Lines go to the file that has the name, also after an operator has removed, renamed or replaced it.
+// Lines go to the file that has the name, also after an operator has removed, renamed or replaced
+// it.
 func TestLinesGoToTheFileOfTheName(t *testing.T) {
 	for name, happen := range map[string]func(file string) error{
 		"removed":            os.Remove,
 		"its folder removed": func(file string) error { return os.RemoveAll(filepath.Dir(file)) },
 		"renamed":            func(file string) error { return os.Rename(file, file+".kept") },
-		"replaced":           func(file string) error { return errors.Join(os.Remove(file), os.WriteFile(file, nil, 0o600)) },
+		"replaced": func(file string) error {
+			return errors.Join(os.Remove(file),
+				os.WriteFile(file, nil, 0o600))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "audit", "log")
-			f, _, err := openFiles(Config{File: file, MaxBytes: 1 << 20, Files: 2, Log: slog.New(slog.DiscardHandler)})
+			f, _, err := openFiles(Config{
+				File: file, MaxBytes: 1 << 20, Files: 2,
+				Log: slog.New(slog.DiscardHandler),
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := errors.Join(f.append([]byte("one\n")), happen(file), f.append([]byte("two\n")), f.append([]byte("three\n")), f.close()); err != nil {
+			if err := errors.Join(f.append([]byte("one\n")), happen(file),
+				f.append([]byte("two\n")), f.append([]byte("three\n")), f.close()); err != nil {
 				t.Fatal(err)
 			}
 			if got, err := os.ReadFile(file); string(got) != "two\nthree\n" {

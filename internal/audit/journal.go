@@ -2,11 +2,13 @@ package audit
 
 import "sync"
 
-// maxQueue bounds the records that wait to be written to a journal. While the queue of changes is full, the state machine waits: an audit log with
-// holes is worth little. If a write fails, its lines are lost instead: a full disk must not stop the store.
+// maxQueue bounds the records that wait to be written to a journal. While the queue of changes is
+// full, the state machine waits: an audit log with holes is worth little. If a write fails, its
+// lines are lost instead: a full disk must not stop the store.
 const maxQueue = 4096
 
-// maxBatch is the size in bytes at which a batch of records is written at the latest, or MaxBytes/4 if that is less. The last record of a batch may exceed it.
+// maxBatch is the size in bytes at which a batch of records is written at the latest, or MaxBytes/4
+// if that is less. The last record of a batch may exceed it.
 const maxBatch = 256 << 10
 
 // journal is one file with the earlier ones beside it, and the goroutine that writes it.
@@ -59,7 +61,9 @@ func (j *journal) write() {
 		}
 		if (err != nil) != failing {
 			if failing = err != nil; failing {
-				j.config.Log.Error("writing the audit log failed: lines are lost until it works again", "file", j.config.File, "error", err)
+				j.config.Log.Error(
+					"writing the audit log failed: lines are lost until it works again", "file",
+					j.config.File, "error", err)
 			} else {
 				j.config.Log.Info("writing the audit log works again", "file", j.config.File)
 			}

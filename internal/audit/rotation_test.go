@@ -11,7 +11,8 @@ import (
 	"holdfast/fsm"
 )
 
-// The size and the number of files are limited, and no line is lost between two files. If FILE has no record, Open takes the last one of FILE.1.
+// The size and the number of files are limited, and no line is lost between two files. If FILE has
+// no record, Open takes the last one of FILE.1.
 func TestRotationLosesNoLine(t *testing.T) {
 	c := config(t)
 	c.MaxBytes = 1000
@@ -46,7 +47,8 @@ func TestRotationLosesNoLine(t *testing.T) {
 	closeLog(t, l)
 }
 
-// A rotation that cannot open the next file moves no file: otherwise each attempt would push out a kept one.
+// A rotation that cannot open the next file moves no file: otherwise each attempt would push out a
+// kept one.
 func TestRotationThatCannotOpenTheNextFileMovesNone(t *testing.T) {
 	c := config(t)
 	c.MaxBytes, c.Files = 200, 1
@@ -78,12 +80,14 @@ func TestRotationThatCannotOpenTheNextFileMovesNone(t *testing.T) {
 	if err := f.close(); err != nil {
 		t.Error(err)
 	}
-	if kept, current := records(t, c.File+".1"), records(t, c.File); kept[0].Index != first || len(current) != 1 || current[0].Index != 3*first {
+	if kept, current := records(t, c.File+".1"), records(t, c.File); kept[0].Index != first ||
+		len(current) != 1 || current[0].Index != 3*first {
 		t.Errorf("after the next rotation: %+v, %+v", kept, current)
 	}
 }
 
-// If an operator moves the current file away, the next rotation still begins a new file for the lines after it.
+// If an operator moves the current file away, the next rotation still begins a new file for the
+// lines after it.
 func TestRotationAfterTheFileWasMovedAway(t *testing.T) {
 	c := config(t)
 	c.MaxBytes = 200
@@ -131,7 +135,8 @@ func TestInterruptedRotationIsFinishedAtTheStart(t *testing.T) {
 	}
 }
 
-// A rotation that was interrupted between its renames goes on from the number that these have left free.
+// A rotation that was interrupted between its renames goes on from the number that these have left
+// free.
 func TestRotationGoesOnFromTheFreeNumber(t *testing.T) {
 	for name, test := range map[string]struct {
 		files int
@@ -178,7 +183,8 @@ func TestFailedRotationLosesNoLine(t *testing.T) {
 	c := config(t)
 	c.MaxBytes = 1000
 	l := open(t, c)
-	if err := os.MkdirAll(filepath.Join(c.File+".2", "full"), 0o700); err != nil { // nothing can be moved there
+	if err := os.MkdirAll(filepath.Join(c.File+".2", "full"), 0o700); err != nil {
+		// nothing can be moved there
 		t.Fatal(err)
 	}
 	for index := range uint64(50) {

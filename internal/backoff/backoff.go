@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// Backoff is the delay between attempts: least at first, and twice as long after each Wait, up to most. It is for one
-// goroutine.
+// Backoff is the delay between attempts: least at first, and twice as long after each Wait, up to
+// most. It is for one goroutine.
 type Backoff struct {
 	least, most, next time.Duration
 	random            func() uint64
 }
 
-// New returns a Backoff. random makes each wait a random one, between a half of the delay and all of it, so that processes
-// do not keep in step.
+// New returns a Backoff. random makes each wait a random one, between a half of the delay and all
+// of it, so that processes do not keep in step.
 func New(least, most time.Duration, random func() uint64) *Backoff {
 	return &Backoff{least: least, most: most, next: least, random: random}
 }
@@ -42,7 +42,8 @@ func Jitter(d time.Duration, random func() uint64) time.Duration {
 	return d/2 + time.Duration(random()%uint64(d/2+1))
 }
 
-// Pause waits for d. It returns false at once if the context ends first, or has ended and d is not positive.
+// Pause waits for d. It returns false at once if the context ends first, or has ended and d is not
+// positive.
 func Pause(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

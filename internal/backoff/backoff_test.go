@@ -19,7 +19,8 @@ func TestDelayDoublesUpToItsBound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := New(50*time.Millisecond, 200*time.Millisecond, func() uint64 { return test.random })
+				b := New(50*time.Millisecond, 200*time.Millisecond,
+					func() uint64 { return test.random })
 				var waited []time.Duration
 				for i := range 5 {
 					if i == 4 {

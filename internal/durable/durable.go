@@ -7,13 +7,15 @@ import (
 	"path/filepath"
 )
 
-// WriteFile replaces a file atomically: after a crash it has its complete old content or its complete new content. The new file has the mode 0600.
+// WriteFile replaces a file atomically: after a crash it has its complete old content or its
+// complete new content. The new file has the mode 0600.
 func WriteFile(file string, data []byte) error {
 	temporary, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	defer func() { _ = os.Remove(temporary.Name()) }() // after a success the name is gone, and Remove fails
+	// after a success the name is gone, and Remove fails
+	defer func() { _ = os.Remove(temporary.Name()) }()
 	_, err = temporary.Write(data)
 	if closeErr := temporary.Close(); err == nil {
 		err = closeErr
@@ -27,7 +29,8 @@ func WriteFile(file string, data []byte) error {
 	return nil
 }
 
-// Rename syncs a file and gives it another name. When it returns nil, the content and the new name survive a crash.
+// Rename syncs a file and gives it another name. When it returns nil, the content and the new name
+// survive a crash.
 func Rename(from, to string) error {
 	file, err := os.OpenFile(from, os.O_RDWR, 0)
 	if err != nil {

@@ -23,7 +23,11 @@ func TestPatternsMatchAsDocumented(t *testing.T) {
 		{"a*a", []string{"aa", "aba"}, []string{"a", "ab"}},
 		{"**", []string{"", "x"}, nil},
 		{"a**b*", []string{"ab", "axbx"}, []string{"a", "ba"}},
-		{"line/*/temperature", []string{"line/7/temperature", "line/7/b/temperature", "line//temperature"}, []string{"line/temperature"}},
+		{
+			"line/*/temperature",
+			[]string{"line/7/temperature", "line/7/b/temperature", "line//temperature"},
+			[]string{"line/temperature"},
+		},
 		{"?", []string{"a", "é", "日", "/"}, []string{"", "ab"}},
 		{"a?c", []string{"abc", "a/c", "aéc"}, []string{"ac", "abbc"}},
 		{"*?x", []string{"ax", "日x", "axx"}, []string{"x"}},
@@ -71,7 +75,10 @@ func TestPatternsMatchAsDocumented(t *testing.T) {
 }
 
 func TestMalformedPatternsAreRejected(t *testing.T) {
-	for _, pattern := range []string{"", "[", "a[", "[a", "[!", "[]", "[!]", "[a-", "[]a", "[!]a", "x[a-z"} {
+	for _, pattern := range []string{
+		"", "[", "a[", "[a", "[!", "[]", "[!]", "[a-", "[]a", "[!]a",
+		"x[a-z",
+	} {
 		t.Run(pattern, func(t *testing.T) {
 			if _, err := Compile(pattern); err != ErrSyntax {
 				t.Errorf("%v", err)
@@ -95,7 +102,8 @@ func TestIndexFindsTheFirst(t *testing.T) {
 	})
 }
 
-// † Matching takes time that grows with the key, and not with the product of key and pattern: aaaa…b is the worst case for a plain search.
+// † Matching takes time that grows with the key, and not with the product of key and pattern:
+// aaaa…b is the worst case for a plain search.
 func TestRepetitiveTextIsMatchedInLinearTime(t *testing.T) {
 	key := strings.Repeat("a", MaxWatchedKey)
 	p, err := Compile("*" + strings.Repeat("a", MaxSize/2) + "b*")
@@ -109,7 +117,8 @@ func TestRepetitiveTextIsMatchedInLinearTime(t *testing.T) {
 			t.Fatal("it matches")
 		}
 	}
-	if each := time.Since(began) / rounds; each > time.Millisecond { // 0.02 ms, with the race detector 0.1
+	if each := time.Since(began) / rounds; each > time.Millisecond {
+		// 0.02 ms, with the race detector 0.1
 		t.Errorf("a match takes %v", each)
 	}
 }
@@ -136,7 +145,10 @@ func TestCompiledPatternIsSmall(t *testing.T) {
 		runtime.ReadMemStats(&stats)
 		return stats.HeapAlloc
 	}
-	for _, text := range []string{strings.Repeat("*a", MaxSize/2), strings.Repeat("a", MaxSize), strings.Repeat("[*]b*", MaxSize/5)} {
+	for _, text := range []string{
+		strings.Repeat("*a", MaxSize/2), strings.Repeat("a", MaxSize),
+		strings.Repeat("[*]b*", MaxSize/5),
+	} {
 		t.Run(text[:5], func(t *testing.T) {
 			compiled := make([]*Pattern, patterns)
 			before := heap()
@@ -156,7 +168,10 @@ func TestCompiledPatternIsSmall(t *testing.T) {
 
 // Steps counts each comparison of a character, also those with each range of a class.
 func TestStepsCountRanges(t *testing.T) {
-	for pattern, want := range map[string]int{"abc*": 11, "a?c*": 11 + 3, "a?c*b[xy]": 11 + 3 + 3, "*[a-cx-z]?*": 11, "*[a-é]?*": 11, "*[a-éö]?[ü]*": 33, "[!abcde]": 11 + 5} {
+	for pattern, want := range map[string]int{
+		"abc*": 11, "a?c*": 11 + 3, "a?c*b[xy]": 11 + 3 + 3,
+		"*[a-cx-z]?*": 11, "*[a-é]?*": 11, "*[a-éö]?[ü]*": 33, "[!abcde]": 11 + 5,
+	} {
 		t.Run(pattern, func(t *testing.T) {
 			if p, err := Compile(pattern); err != nil || p.Steps(10) != want {
 				t.Errorf("%d steps, %v", p.Steps(10), err)
@@ -165,12 +180,15 @@ func TestStepsCountRanges(t *testing.T) {
 	}
 }
 
-// † A pattern has the weight 1, so that a client may have a thousand. A comparison with what is beyond ASCII weighs 8 between
-// two stars, and so does each comparison there that no search makes. At the ends a comparison weighs 1/100.
+// † A pattern has the weight 1, so that a client may have a thousand. A comparison with what is
+// beyond ASCII weighs 8 between two stars, and so does each comparison there that no search makes.
+// At the ends a comparison weighs 1/100.
 func TestWeightCountsWildcardsBetweenStars(t *testing.T) {
 	for pattern, want := range map[string]int{
-		"abc": 1, "a*b*c*": 1, "a?*[xy]": 1, "*?*": 1, "*[!a]*": 1, "*a?*": 1, "*[ab]??*": 1, "lines/*/st00?/x*": 1, "*é?*": 8, "*[a-éö]?*": 16,
-		strings.Repeat("*?", 9) + "*": 8, "*" + strings.Repeat("?", 64) + "*": 1, "*" + strings.Repeat("?", 65) + "*": 8 * 65,
+		"abc": 1, "a*b*c*": 1, "a?*[xy]": 1, "*?*": 1, "*[!a]*": 1, "*a?*": 1, "*[ab]??*": 1,
+		"lines/*/st00?/x*": 1, "*é?*": 8, "*[a-éö]?*": 16,
+		strings.Repeat("*?", 9) + "*": 8, "*" + strings.Repeat("?", 64) + "*": 1, "*" +
+			strings.Repeat("?", 65) + "*": 8 * 65,
 		"\xff*?*": 1, strings.Repeat("?", 99) + "*": 1, strings.Repeat("?", 1000) + "*a*": 10,
 	} {
 		t.Run(pattern, func(t *testing.T) {
@@ -183,7 +201,8 @@ func TestWeightCountsWildcardsBetweenStars(t *testing.T) {
 
 func TestPrefixIsTheLiteralBeginning(t *testing.T) {
 	for pattern, want := range map[string]string{
-		"*": "", "abc": "abc", "ab*": "ab", "a?c": "a", "a[*]b*": "a*b", "a[bc]": "a", "日*": "日", "[!a]b": "", "ab[c]?": "abc",
+		"*": "", "abc": "abc", "ab*": "ab", "a?c": "a", "a[*]b*": "a*b", "a[bc]": "a", "日*": "日",
+		"[!a]b": "", "ab[c]?": "abc",
 	} {
 		t.Run(pattern, func(t *testing.T) {
 			p, err := Compile(pattern)
@@ -194,10 +213,12 @@ func TestPrefixIsTheLiteralBeginning(t *testing.T) {
 	}
 }
 
-// Matching is not exponential: Steps is at most about MaxSize for each byte of the key. The time limit leaves room for slow machines.
+// Matching is not exponential: Steps is at most about MaxSize for each byte of the key. The time
+// limit leaves room for slow machines.
 func TestMatchDoesNotExplode(t *testing.T) {
 	key := strings.Repeat("a", 64<<10)
-	for _, pattern := range []string{strings.Repeat("a*", 500) + "b", strings.Repeat("*a", 500) + "b", "*" + strings.Repeat("?a", 500) + "b*", "*[" + strings.Repeat("b", 1020) + "]*"} {
+	for _, pattern := range []string{strings.Repeat("a*", 500) + "b", strings.Repeat("*a", 500) +
+		"b", "*" + strings.Repeat("?a", 500) + "b*", "*[" + strings.Repeat("b", 1020) + "]*"} {
 		t.Run(pattern, func(t *testing.T) {
 			p, err := Compile(pattern)
 			if err != nil {
@@ -247,7 +268,10 @@ func matches(pattern, key []rune) bool {
 }
 
 func TestMatchAgainstTheDefinition(t *testing.T) {
-	piece := rapid.SampledFrom([]string{"*", "?", "a", "b", "é", "/", "[ab]", "[!a]", "[a-é]", "[*]", "]", "-"})
+	piece := rapid.SampledFrom([]string{
+		"*", "?", "a", "b", "é", "/", "[ab]", "[!a]", "[a-é]",
+		"[*]", "]", "-",
+	})
 	text := rapid.SampledFrom([]string{"a", "b", "é", "/", "*", "]", "-", "日"})
 	rapid.Check(t, func(t *rapid.T) {
 		pattern := strings.Join(rapid.SliceOfN(piece, 1, 8).Draw(t, "pattern"), "")
@@ -282,7 +306,10 @@ func FuzzCompile(f *testing.F) {
 }
 
 func BenchmarkMatch(b *testing.B) {
-	for name, pattern := range map[string]string{"prefix": "line/*", "infix": "line/*/temperature", "class": "line/[0-9]*/t?mp*"} {
+	for name, pattern := range map[string]string{
+		"prefix": "line/*", "infix": "line/*/temperature",
+		"class": "line/[0-9]*/t?mp*",
+	} {
 		b.Run(name, func(b *testing.B) {
 			p, err := Compile(pattern)
 			if err != nil {
@@ -297,10 +324,14 @@ func BenchmarkMatch(b *testing.B) {
 
 // A search finds what comparing at each place finds.
 func TestSearchFindsTheFirst(t *testing.T) {
-	piece := rapid.SampledFrom([]string{"?", "a", "b", "é", "日", "[ab]", "[!a]", "[!é]", "[a-é]", "[é-日]", "[b日]", "[!b-é]"})
+	piece := rapid.SampledFrom([]string{
+		"?", "a", "b", "é", "日", "[ab]", "[!a]", "[!é]", "[a-é]",
+		"[é-日]", "[b日]", "[!b-é]",
+	})
 	text := rapid.SampledFrom([]string{"a", "b", "é", "日", "c"})
 	rapid.Check(t, func(t *rapid.T) {
-		pieces := rapid.SliceOfN(piece, 1, rapid.SampledFrom([]int{1, 3, 8, maxSearched}).Draw(t, "most")).Draw(t, "segment")
+		pieces := rapid.SliceOfN(piece, 1,
+			rapid.SampledFrom([]int{1, 3, 8, maxSearched}).Draw(t, "most")).Draw(t, "segment")
 		p, err := Compile("*?" + strings.Join(pieces[1:], "") + "*")
 		if err != nil {
 			t.Fatal(err)

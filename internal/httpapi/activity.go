@@ -8,23 +8,29 @@ import (
 	"holdfast/fsm"
 )
 
-// Activity is what a node has done since it started, from its metrics. The differences between two answers give rates and latencies.
+// Activity is what a node has done since it started, from its metrics. The differences between two
+// answers give rates and latencies.
 type Activity struct {
-	Node            string      `json:"node"`
-	State           string      `json:"state"` // leader, follower, candidate or shutdown
-	Serving         bool        `json:"serving"`
-	Ready           string      `json:"ready"` // "ok", or what is wrong
-	Notes           []string    `json:"notes"`
-	Term            uint64      `json:"term"`
-	ClockOffset     int64       `json:"clockOffset"` // milliseconds by which this node's wall clock is ahead of the cluster clock
-	BrokerConnected bool        `json:"brokerConnected"`
-	BrokerLosses    uint64      `json:"brokerLosses"`  // number of times that the session with the broker was lost
-	LeaderChanges   uint64      `json:"leaderChanges"` // number of changes of the leader that this node has seen
-	Requests        []Counter   `json:"requests"`      // answered requests by command
-	Times           []Histogram `json:"times"`         // of requests by stage (queue, commit, publish), and of probes (messages to itself through the broker)
-	Keys            int         `json:"keys"`
-	Bytes           int64       `json:"bytes"` // of keys and values
-	Watches         int         `json:"watches"`
+	Node    string   `json:"node"`
+	State   string   `json:"state"` // leader, follower, candidate or shutdown
+	Serving bool     `json:"serving"`
+	Ready   string   `json:"ready"` // "ok", or what is wrong
+	Notes   []string `json:"notes"`
+	Term    uint64   `json:"term"`
+	// milliseconds by which this node's wall clock is ahead of the cluster clock
+	ClockOffset     int64 `json:"clockOffset"`
+	BrokerConnected bool  `json:"brokerConnected"`
+	// number of times that the session with the broker was lost
+	BrokerLosses uint64 `json:"brokerLosses"`
+	// number of changes of the leader that this node has seen
+	LeaderChanges uint64    `json:"leaderChanges"`
+	Requests      []Counter `json:"requests"` // answered requests by command
+	// of requests by stage (queue, commit, publish), and of probes (messages to itself through the
+	// broker)
+	Times   []Histogram `json:"times"`
+	Keys    int         `json:"keys"`
+	Bytes   int64       `json:"bytes"` // of keys and values
+	Watches int         `json:"watches"`
 }
 
 // Counter is a number that grows.
@@ -40,7 +46,8 @@ type Histogram struct {
 	Buckets []Bucket `json:"buckets"`
 }
 
-// Bucket counts the durations that are not longer than Micros microseconds, including those of the smaller buckets.
+// Bucket counts the durations that are not longer than Micros microseconds, including those of the
+// smaller buckets.
 type Bucket struct {
 	Micros int64  `json:"micros"`
 	Count  uint64 `json:"count"`
@@ -63,7 +70,8 @@ func (a *admin) ownActivity() (*Activity, error) {
 	status := a.Node.Status()
 	offset, _ := a.Node.ClockOffset() // the error says that it is too large, and is among the notes
 	answer := &Activity{
-		Node: a.Name, State: status.Role, Serving: status.Serving, Ready: "ok", Notes: append([]string{}, a.Notes()...), Term: status.Term,
+		Node: a.Name, State: status.Role, Serving: status.Serving, Ready: "ok",
+		Notes: append([]string{}, a.Notes()...), Term: status.Term,
 		ClockOffset: offset.Milliseconds(), Requests: []Counter{}, Times: []Histogram{},
 		Keys: status.State.Keys, Bytes: status.State.Bytes, Watches: status.State.Watches,
 	}
@@ -93,7 +101,8 @@ func (a *Activity) add(name string, metric *dto.Metric) {
 		a.BrokerLosses = uint64(metric.GetCounter().GetValue())
 	case "holdfast_leader_changes_total":
 		a.LeaderChanges = uint64(metric.GetCounter().GetValue())
-	case "holdfast_requests_total": // a series for each outcome; those of a command follow each other
+	case "holdfast_requests_total":
+		// a series for each outcome; those of a command follow each other
 		count := uint64(metric.GetCounter().GetValue())
 		if last := len(a.Requests) - 1; last >= 0 && a.Requests[last].Name == label {
 			a.Requests[last].Count += count
@@ -110,7 +119,8 @@ func (a *Activity) add(name string, metric *dto.Metric) {
 func histogram(name string, from *dto.Histogram) Histogram {
 	h := Histogram{Name: name, Count: from.GetSampleCount(), Buckets: []Bucket{}}
 	for _, bucket := range from.GetBucket() {
-		h.Buckets = append(h.Buckets, Bucket{int64(bucket.GetUpperBound() * 1e6), bucket.GetCumulativeCount()})
+		h.Buckets = append(h.Buckets,
+			Bucket{int64(bucket.GetUpperBound() * 1e6), bucket.GetCumulativeCount()})
 	}
 	return h
 }
@@ -118,7 +128,8 @@ func histogram(name string, from *dto.Histogram) Histogram {
 // Overview is what the leader knows of keys and watches, as much as fits into one answer.
 type Overview struct {
 	Keys []Key `json:"keys"`
-	// Locks are keys that expire and hold a short value, as a lock holds the name of its holder. They are ordered by deadline, the earliest first.
+	// Locks are keys that expire and hold a short value, as a lock holds the name of its holder.
+	// They are ordered by deadline, the earliest first.
 	Locks   []Key   `json:"locks"`
 	Watches []Watch `json:"watches"`
 	More    bool    `json:"more"`    // there may be keys, locks or watches that are left out
@@ -127,7 +138,8 @@ type Overview struct {
 
 const (
 	overviewSize = 200 // the most keys, the most locks, and the most watches
-	// overviewBytes bounds, roughly, the bytes of keys and client ids. overviewWatchers bounds the watchers that are listed with a key.
+	// overviewBytes bounds, roughly, the bytes of keys and client ids. overviewWatchers bounds the
+	// watchers that are listed with a key.
 	overviewBytes    = 256 << 10
 	overviewWatchers = 10
 	// expiringSize bounds the keys with a deadline that are examined to find locks.
@@ -144,9 +156,13 @@ func (a *admin) overview(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *admin) overviewOf(prefix string) *Overview {
-	answer := &Overview{Keys: []Key{}, Locks: []Key{}, Watches: []Watch{}, Mirrors: a.mirrorsAs(a.Mirrors.Status())}
+	answer := &Overview{
+		Keys: []Key{}, Locks: []Key{}, Watches: []Watch{},
+		Mirrors: a.mirrorsAs(a.Mirrors.Status()),
+	}
 	room := overviewBytes
-	// takeRoom shortens a long list of watchers, subtracts the size of the key from room, and reports whether the key fits.
+	// takeRoom shortens a long list of watchers, subtracts the size of the key from room, and
+	// reports whether the key fits.
 	takeRoom := func(key *Key) bool {
 		if len(key.Watchers) > overviewWatchers {
 			key.Watchers = append(key.Watchers[:overviewWatchers:overviewWatchers], "…")

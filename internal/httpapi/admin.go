@@ -74,15 +74,19 @@ func routes() []route {
 		{"POST", ExportPath, true, "", (*admin).export},
 		{"GET", "/v1/key", true, "key", (*admin).key},
 		{"GET", "/v1/overview", true, "prefix", (*admin).overview},
-		{"GET", "/v1/watches", true, "prefix client after afterPattern afterClient limit", (*admin).watches},
+		{
+			"GET", "/v1/watches", true, "prefix client after afterPattern afterClient limit",
+			(*admin).watches,
+		},
 		{"GET", "/v1/mirrors", true, "", (*admin).mirrors},
 		{"POST", "/v1/mirrors/resync", true, "", (*admin).resyncMirrors},
 		{"DELETE", "/v1/watches", true, "client key pattern", (*admin).dropWatches},
 	}
 }
 
-// Admin returns the handler of the admin API. It refuses changes (POST, PUT, DELETE) that a browser sends from another site: on loopback
-// nothing else would keep a web page from changing the cluster.
+// Admin returns the handler of the admin API. It refuses changes (POST, PUT, DELETE) that a browser
+// sends from another site: on loopback nothing else would keep a web page from changing the
+// cluster.
 func Admin(config AdminConfig) http.Handler {
 	a := &admin{AdminConfig: config, streams: make(chan struct{}, maxStreams)}
 	a.forwarder = newMemberTransport(a)
@@ -93,7 +97,11 @@ func Admin(config AdminConfig) http.Handler {
 				a.fail(w, err)
 				return
 			}
-			serve := func(w http.ResponseWriter, request *http.Request) error { return r.serve(a, w, request) }
+			serve := func(w http.ResponseWriter,
+				request *http.Request,
+			) error {
+				return r.serve(a, w, request)
+			}
 			if r.leader {
 				var leaderless func(http.ResponseWriter, *http.Request) error
 				if r.path == "/v1/members" && r.method == http.MethodGet {
@@ -116,8 +124,9 @@ func Admin(config AdminConfig) http.Handler {
 	return sameOrigin(mux)
 }
 
-// sameOrigin refuses what a page of another site asks for, reads included: a read takes one of the few streams, and caches could keep it. A link on
-// another site may lead to the status page. No answer is stored.
+// sameOrigin refuses what a page of another site asks for, reads included: a read takes one of the
+// few streams, and caches could keep it. A link on another site may lead to the status page. No
+// answer is stored.
 func sameOrigin(handler http.Handler) http.Handler {
 	changes := http.NewCrossOriginProtection().Handler(handler)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -128,9 +137,11 @@ func sameOrigin(handler http.Handler) http.Handler {
 			at, err := url.Parse(origin)
 			other = err != nil || at.Host != r.Host
 		}
-		isLink := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+		isLink := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
+			r.Header.Get("Sec-Fetch-Dest") == "document"
 		if other && !isLink {
-			writeError(w, http.StatusForbidden, Error{"a page of another site asks for this", "not done"})
+			writeError(w, http.StatusForbidden,
+				Error{"a page of another site asks for this", "not done"})
 			return
 		}
 		changes.ServeHTTP(w, r)
@@ -144,8 +155,9 @@ func IsLoopback(address string) bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// Local prevents DNS rebinding: it refuses a Host header that is neither localhost nor an IP address. Otherwise a web page could reach the API through
-// a DNS name that resolves to this machine.
+// Local prevents DNS rebinding: it refuses a Host header that is neither localhost nor an IP
+// address. Otherwise a web page could reach the API through a DNS name that resolves to this
+// machine.
 func Local(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
@@ -153,14 +165,16 @@ func Local(handler http.Handler) http.Handler {
 			host = r.Host
 		}
 		if host != "localhost" && net.ParseIP(strings.Trim(host, "[]")) == nil {
-			writeError(w, http.StatusMisdirectedRequest, Error{"ask for localhost, or for an address", "not done"})
+			writeError(w, http.StatusMisdirectedRequest,
+				Error{"ask for localhost, or for an address", "not done"})
 			return
 		}
 		handler.ServeHTTP(w, r)
 	})
 }
 
-// checkQuery refuses unknown and repeated parameters. An ignored filter would make a DELETE affect more than was asked for.
+// checkQuery refuses unknown and repeated parameters. An ignored filter would make a DELETE affect
+// more than was asked for.
 func checkQuery(r *http.Request, allowed string) error {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -200,20 +214,24 @@ type Status struct {
 	LastIndex    uint64   `json:"lastIndex"` // of the last entry in the log
 	CommitIndex  uint64   `json:"commitIndex"`
 	AppliedIndex uint64   `json:"appliedIndex"`
-	LogVersion   uint32   `json:"logVersion"` // the version of the log that is in force: commands of newer versions are not proposed
-	Hash         string   `json:"hash"`       // of the state at the applied index
-	Keys         int      `json:"keys"`
-	Bytes        int64    `json:"bytes"` // of keys and values
-	Watches      int      `json:"watches"`
-	Remembered   int      `json:"rememberedOutcomes"` // outcomes in the dedup table
+	// the version of the log that is in force: commands of newer versions are not proposed
+	LogVersion uint32 `json:"logVersion"`
+	Hash       string `json:"hash"` // of the state at the applied index
+	Keys       int    `json:"keys"`
+	Bytes      int64  `json:"bytes"` // of keys and values
+	Watches    int    `json:"watches"`
+	Remembered int    `json:"rememberedOutcomes"` // outcomes in the dedup table
 }
 
 func (a *admin) status(w http.ResponseWriter, _ *http.Request) error {
 	s := a.Node.Status()
 	answer := Status{
-		Node: a.Name, ID: string(s.ID), State: s.Role, Leader: peer.NodeName(s.LeaderID), Serving: s.Serving, Ready: "ok",
-		Notes: a.Notes(), Term: s.Term, LastTerm: a.Node.LastTerm(), LastIndex: s.Last, CommitIndex: s.Commit,
-		AppliedIndex: s.State.Index, LogVersion: s.State.Version, Hash: fmt.Sprintf("%016x", s.State.Hash), Keys: s.State.Keys,
+		Node: a.Name, ID: string(s.ID), State: s.Role, Leader: peer.NodeName(s.LeaderID),
+		Serving: s.Serving, Ready: "ok",
+		Notes: a.Notes(), Term: s.Term, LastTerm: a.Node.LastTerm(), LastIndex: s.Last,
+		CommitIndex:  s.Commit,
+		AppliedIndex: s.State.Index, LogVersion: s.State.Version,
+		Hash: fmt.Sprintf("%016x", s.State.Hash), Keys: s.State.Keys,
 		Bytes: s.State.Bytes, Watches: s.State.Watches, Remembered: s.State.Remembered,
 	}
 	if answer.Notes == nil {
@@ -225,10 +243,12 @@ func (a *admin) status(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, answer)
 }
 
-// Error is the body of the answer when an operation fails. An unknown path or method, and a request from another site, get plain text.
+// Error is the body of the answer when an operation fails. An unknown path or method, and a request
+// from another site, get plain text.
 type Error struct {
 	Error string `json:"error"`
-	// Outcome is "not done", or "unknown" if the operation may have taken effect or may still do so.
+	// Outcome is "not done", or "unknown" if the operation may have taken effect or may still do
+	// so.
 	Outcome string `json:"outcome"`
 }
 
@@ -248,9 +268,11 @@ func (a *admin) fail(w http.ResponseWriter, err error) {
 		answer.Outcome, code = "unknown", http.StatusGatewayTimeout
 	case errors.Is(err, peer.ErrRefused):
 		code = http.StatusConflict
-	case errors.Is(err, peer.ErrNotLeader), errors.Is(err, peer.ErrNotDone), errors.Is(err, peer.ErrUnreachable):
+	case errors.Is(err, peer.ErrNotLeader), errors.Is(err, peer.ErrNotDone),
+		errors.Is(err, peer.ErrUnreachable):
 		code = http.StatusServiceUnavailable
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled): // errors that state their outcome are handled above
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		// errors that state their outcome are handled above
 		answer.Outcome, code = "unknown", http.StatusGatewayTimeout
 	}
 	writeError(w, code, answer)
@@ -270,10 +292,12 @@ func writeJSON(w http.ResponseWriter, value any) error {
 	return nil
 }
 
-// maxBody bounds the body of a request in bytes, except of a snapshot: the longest key that settings allow, in Base64, has 11 MiB.
+// maxBody bounds the body of a request in bytes, except of a snapshot: the longest key that
+// settings allow, in Base64, has 11 MiB.
 const maxBody = 16 << 20
 
-// readJSON decodes the body of a request. It refuses unknown fields and anything after the JSON value. An empty body leaves value as it is.
+// readJSON decodes the body of a request. It refuses unknown fields and anything after the JSON
+// value. An empty body leaves value as it is.
 func readJSON(w http.ResponseWriter, r *http.Request, value any) error {
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	decoder.DisallowUnknownFields()

@@ -37,17 +37,23 @@ func toBytes(data string) Bytes {
 
 // Key is what the API shows of a key.
 type Key struct {
-	Key      Bytes    `json:"key"`
-	Size     int      `json:"size"` // of the value, bytes
-	Version  string   `json:"version"`
-	Token    string   `json:"token,omitempty"` // the fencing token
-	TTL      *int64   `json:"ttl"`             // milliseconds of cluster time; null when the key does not expire
-	Watchers []string `json:"watchers"`        // client ids; only GET /v1/key includes clients that watch the key by a pattern
-	Value    *Bytes   `json:"value,omitempty"` // only in GET /v1/key, and for locks in GET /v1/overview
+	Key     Bytes  `json:"key"`
+	Size    int    `json:"size"` // of the value, bytes
+	Version string `json:"version"`
+	Token   string `json:"token,omitempty"` // the fencing token
+	// milliseconds of cluster time; null when the key does not expire
+	TTL *int64 `json:"ttl"`
+	// client ids; only GET /v1/key includes clients that watch the key by a pattern
+	Watchers []string `json:"watchers"`
+	// only in GET /v1/key, and for locks in GET /v1/overview
+	Value *Bytes `json:"value,omitempty"`
 }
 
 func toKey(info *fsm.KeyInfo) Key {
-	key := Key{Key: toBytes(info.Key), Size: len(info.Value), Version: info.Version.String(), Watchers: []string{}}
+	key := Key{
+		Key: toBytes(info.Key), Size: len(info.Value), Version: info.Version.String(),
+		Watchers: []string{},
+	}
 	if info.Token != nil {
 		key.Token = info.Token.String()
 	}
@@ -63,7 +69,8 @@ func toKey(info *fsm.KeyInfo) Key {
 // Keys is a page of keys.
 type Keys struct {
 	Keys []Key `json:"keys"`
-	// Next is the last key of this page, in Base64. Decoded, it is the query parameter "after" of the next page. It is empty if this page is not full.
+	// Next is the last key of this page, in Base64. Decoded, it is the query parameter "after" of
+	// the next page. It is empty if this page is not full.
 	Next string `json:"next"`
 }
 
@@ -109,14 +116,19 @@ type KeyCount struct {
 }
 
 func (a *admin) countKeys(w http.ResponseWriter, r *http.Request) error {
-	const step = 10_000 // keys that are counted while the state is locked once, so that commands do not wait for the whole count
+	// keys that are counted while the state is locked once, so that commands do not wait for the
+	// whole count
+	const step = 10_000
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
 	if err := a.Node.Confirm(ctx); err != nil {
 		return err
 	}
 	total, err := countInSteps(ctx, step, func(after string) (count int, bytes int64, last string) {
-		a.Node.View(func(m *fsm.Machine) { count, bytes, last = m.CountKeys(r.URL.Query().Get("prefix"), after, step) })
+		a.Node.View(func(m *fsm.Machine) {
+			count, bytes,
+				last = m.CountKeys(r.URL.Query().Get("prefix"), after, step)
+		})
 		return count, bytes, last
 	})
 	if err != nil {
@@ -125,8 +137,12 @@ func (a *admin) countKeys(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, total)
 }
 
-// countInSteps adds up what countAfter returns for the next step keys after the last one, until there are fewer. It stops when the context ends.
-func countInSteps(ctx context.Context, step int, countAfter func(after string) (count int, bytes int64, last string)) (total KeyCount, err error) {
+// countInSteps adds up what countAfter returns for the next step keys after the last one, until
+// there are fewer. It stops when the context ends.
+func countInSteps(ctx context.Context, step int,
+	countAfter func(after string) (count int, bytes int64, last string)) (total KeyCount,
+	err error,
+) {
 	for after := ""; ; {
 		if err := ctx.Err(); err != nil {
 			return total, fmt.Errorf("%w: count the keys: %w", peer.ErrNotDone, err)
@@ -177,8 +193,9 @@ func toWatch(info *fsm.WatchInfo) Watch {
 // Watches is a page of watches.
 type Watches struct {
 	Watches []Watch `json:"watches"`
-	// Next is the last key or pattern of this page, in Base64. Decoded, it is the query parameter "after" of the next page.
-	// NextPattern and NextClient are "afterPattern" and "afterClient". All are empty or false if this page is not full.
+	// Next is the last key or pattern of this page, in Base64. Decoded, it is the query parameter
+	// "after" of the next page. NextPattern and NextClient are "afterPattern" and "afterClient".
+	// All are empty or false if this page is not full.
 	Next        string `json:"next"`
 	NextPattern bool   `json:"nextPattern"`
 	NextClient  string `json:"nextClient"`
@@ -194,7 +211,10 @@ func (a *admin) watches(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	answer := Watches{Watches: []Watch{}}
-	after := fsm.WatchInfo{Key: query.Get("after"), Pattern: query.Get("afterPattern") == "true", ClientID: query.Get("afterClient")}
+	after := fsm.WatchInfo{
+		Key: query.Get("after"), Pattern: query.Get("afterPattern") == "true",
+		ClientID: query.Get("afterClient"),
+	}
 	a.Node.View(func(m *fsm.Machine) {
 		found := m.ListWatches(query.Get("prefix"), query.Get("client"), after, limit)
 		for i := range found {
@@ -202,7 +222,8 @@ func (a *admin) watches(w http.ResponseWriter, r *http.Request) error {
 		}
 		if len(found) == limit {
 			last := &found[limit-1]
-			answer.Next, answer.NextPattern, answer.NextClient = toBytes(last.Key).Base64, last.Pattern, last.ClientID
+			answer.Next, answer.NextPattern, answer.NextClient = toBytes(last.Key).Base64,
+				last.Pattern, last.ClientID
 		}
 	})
 	return writeJSON(w, answer)
@@ -213,8 +234,10 @@ type EndedWatches struct {
 	Dropped int `json:"dropped"`
 }
 
-// partialError returns the error of a request one of whose commands failed. If earlier commands have ended watches, the outcome of the request is unknown,
-// whatever the failed command's error says. partialError does not wrap that error then: it could say that nothing was done, or that a retry is safe.
+// partialError returns the error of a request one of whose commands failed. If earlier commands
+// have ended watches, the outcome of the request is unknown, whatever the failed command's error
+// says. partialError does not wrap that error then: it could say that nothing was done, or that a
+// retry is safe.
 func partialError(ended int, err error) error {
 	if ended == 0 {
 		return err
@@ -222,17 +245,21 @@ func partialError(ended int, err error) error {
 	return fmt.Errorf("%w: %d watches were ended before: %v", peer.ErrOutcomeUnknown, ended, err)
 }
 
-// dropWatches ends the watches of a client, of a key or pattern, or of a client for a key or pattern. client, key or pattern is required; key and pattern
-// exclude each other. It stops after requestTimeout. The request can then be repeated for the remaining watches.
+// dropWatches ends the watches of a client, of a key or pattern, or of a client for a key or
+// pattern. client, key or pattern is required; key and pattern exclude each other. It stops after
+// requestTimeout. The request can then be repeated for the remaining watches.
 func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	client, key, pattern := query.Get("client"), query.Get("key"), query.Get("pattern")
 	if (client == "" && key == "" && pattern == "") || (key != "" && pattern != "") {
-		return badRequest{errors.New("client, key or pattern is required, and not both key and pattern")}
+		return badRequest{errors.New(
+			"client, key or pattern is required, and not both key and pattern")}
 	}
-	const parameters = 3 // `holdfast watches drop` of earlier versions sends all of them, empty ones included
+	// `holdfast watches drop` of earlier versions sends all of them, empty ones included
+	const parameters = 3
 	for name := range query {
-		if query.Get(name) == "" && len(query) < parameters { // an ignored filter would end more watches than were meant
+		if query.Get(name) == "" && len(query) < parameters {
+			// an ignored filter would end more watches than were meant
 			return badRequest{fmt.Errorf("%s is empty", name)}
 		}
 	}

@@ -10,8 +10,9 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// If a request fails after it has ended some watches, its outcome is unknown: the error says neither that nothing was done nor that a retry is safe. If it
-// has ended none, the error stays as it is.
+// If a request fails after it has ended some watches, its outcome is unknown: the error says
+// neither that nothing was done nor that a retry is safe. If it has ended none, the error stays as
+// it is.
 func TestErrorAfterSomeWatchesIsOfUnknownOutcome(t *testing.T) {
 	for _, kind := range []error{peer.ErrNotDone, peer.ErrNotLeader, peer.ErrOutcomeUnknown} {
 		t.Run(kind.Error(), func(t *testing.T) {
@@ -20,14 +21,16 @@ func TestErrorAfterSomeWatchesIsOfUnknownOutcome(t *testing.T) {
 				t.Errorf("without an ended watch: %v", err)
 			}
 			err := partialError(7, cause)
-			if !errors.Is(err, peer.ErrOutcomeUnknown) || errors.Is(err, peer.ErrNotDone) || errors.Is(err, peer.ErrNotLeader) {
+			if !errors.Is(err, peer.ErrOutcomeUnknown) || errors.Is(err, peer.ErrNotDone) ||
+				errors.Is(err, peer.ErrNotLeader) {
 				t.Errorf("after seven: %v", err)
 			}
 		})
 	}
 }
 
-// A count of keys goes on after the last key of each step, and stops when the context of its request ends.
+// A count of keys goes on after the last key of each step, and stops when the context of its
+// request ends.
 func TestCountEndsWithItsRequest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -37,7 +40,8 @@ func TestCountEndsWithItsRequest(t *testing.T) {
 		from = append(from, after)
 		return steps[len(from)-1], 10, fmt.Sprint("key ", len(from))
 	}
-	if total, err := countInSteps(ctx, 3, countAfter); err != nil || total != (KeyCount{7, 30}) || !slices.Equal(from, []string{"", "key 1", "key 2"}) {
+	if total, err := countInSteps(ctx, 3, countAfter); err != nil || total != (KeyCount{7, 30}) ||
+		!slices.Equal(from, []string{"", "key 1", "key 2"}) {
 		t.Errorf("%+v from %q, %v", total, from, err)
 	}
 	from = nil

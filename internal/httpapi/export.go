@@ -14,20 +14,23 @@ import (
 	"holdfast/internal/glob"
 )
 
-// ExportPath is the path of the export. An export only reads, but it is a POST: the key after which a page begins may be too long
-// for a URL.
+// ExportPath is the path of the export. An export only reads, but it is a POST: the key after which
+// a page begins may be too long for a URL.
 const ExportPath = "/v1/keys/export"
 
-// ExportedKey is a key with all that a SET needs to make it again. It is also the format of a line of an export file. A new field must have omitempty, so
-// that lines without it stay as they are. ValueBase64 has omitzero instead: a value that is empty is written, so that each line has a value.
+// ExportedKey is a key with all that a SET needs to make it again. It is also the format of a line
+// of an export file. A new field must have omitempty, so that lines without it stay as they are.
+// ValueBase64 has omitzero instead: a value that is empty is written, so that each line has a
+// value.
 type ExportedKey struct {
 	Key         string  `json:"key,omitempty"` // if it is valid UTF-8
 	KeyBase64   []byte  `json:"keyBase64,omitempty"`
 	Value       *string `json:"value,omitempty"` // if it is valid UTF-8
 	ValueBase64 []byte  `json:"valueBase64,omitzero"`
 	Version     string  `json:"version,omitempty"`
-	TTL         *int64  `json:"ttl,omitempty"`   // milliseconds that were left; nil for a key that does not expire
-	Token       string  `json:"token,omitempty"` // the fencing token
+	// milliseconds that were left; nil for a key that does not expire
+	TTL   *int64 `json:"ttl,omitempty"`
+	Token string `json:"token,omitempty"` // the fencing token
 }
 
 func toExported(info *fsm.KeyInfo) ExportedKey {
@@ -108,10 +111,12 @@ type ExportPage struct {
 	Next string `json:"next"`
 }
 
-// ExportRequest says which page of an export is wanted. It is sent as a body, because a key may be too long for a header.
+// ExportRequest says which page of an export is wanted. It is sent as a body, because a key may be
+// too long for a header.
 type ExportRequest struct {
-	Pattern *string `json:"pattern,omitempty"` // pattern as in SCAN; nil means all keys, including those that are not valid UTF-8
-	After   string  `json:"after,omitempty"`   // the Next of the previous page, which is in Base64
+	// pattern as in SCAN; nil means all keys, including those that are not valid UTF-8
+	Pattern *string `json:"pattern,omitempty"`
+	After   string  `json:"after,omitempty"` // the Next of the previous page, which is in Base64
 }
 
 // export answers with a page of keys and values, each as it is now.

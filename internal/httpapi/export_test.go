@@ -25,11 +25,15 @@ func TestExportHasKeysAndValues(t *testing.T) {
 	leader, follower := startAPIs(t)
 	leader.set("a/text", "v")
 	leader.set("a/\xff", "\xfe")
-	leader.execute(fsm.Command{Kind: fsm.KindSet, Key: []byte("b"), TTL: 60_000, Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"}})
+	leader.execute(fsm.Command{
+		Kind: fsm.KindSet, Key: []byte("b"), TTL: 60_000,
+		Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"},
+	})
 	var lines []string
 	for after := ""; ; {
 		var page ExportPage
-		if code := follower.call(http.MethodPost, "/v1/keys/export", []byte(`{"after":"`+after+`"}`), &page); code != http.StatusOK {
+		if code := follower.call(http.MethodPost, "/v1/keys/export",
+			[]byte(`{"after":"`+after+`"}`), &page); code != http.StatusOK {
 			t.Fatal(code)
 		}
 		for i := range page.Keys {
@@ -44,24 +48,30 @@ func TestExportHasKeysAndValues(t *testing.T) {
 			break
 		}
 	}
-	want := []string{`{"key":"a/text","value":"v"}` + "\n", `{"keyBase64":"YS//","valueBase64":"/g=="}` + "\n", `{"key":"b","value":""}` + "\n"}
+	want := []string{
+		`{"key":"a/text","value":"v"}` + "\n",
+		`{"keyBase64":"YS//","valueBase64":"/g=="}` + "\n", `{"key":"b","value":""}` + "\n",
+	}
 	if !slices.Equal(lines, want) {
 		t.Errorf("%q", lines)
 	}
 	var page ExportPage
-	if follower.call(http.MethodPost, "/v1/keys/export", []byte(`{"pattern":"a/t*"}`), &page); len(page.Keys) != 1 || page.Keys[0].Key != "a/text" {
+	if follower.call(http.MethodPost, "/v1/keys/export", []byte(`{"pattern":"a/t*"}`),
+		&page); len(page.Keys) != 1 || page.Keys[0].Key != "a/text" {
 		t.Errorf("by pattern: %+v", page)
 	}
 	for _, body := range []string{`{"pattern":"["}`, `{"after":"?"}`} {
 		t.Run(body, func(t *testing.T) {
-			if code := follower.call(http.MethodPost, "/v1/keys/export", []byte(body), nil); code != http.StatusBadRequest {
+			if code := follower.call(http.MethodPost, "/v1/keys/export", []byte(body),
+				nil); code != http.StatusBadRequest {
 				t.Errorf("%s: %d", body, code)
 			}
 		})
 	}
 }
 
-// The leader may receive a forwarded request and not answer it. If the request changes nothing, its outcome is "not done". Otherwise it is unknown.
+// The leader may receive a forwarded request and not answer it. If the request changes nothing, its
+// outcome is "not done". Otherwise it is unknown.
 func TestForwardedRequestWithoutAnAnswer(t *testing.T) {
 	_, follower := startAPIs(t)
 	hangUp := func(context.Context, raft.Server) (net.Conn, error) {
@@ -73,8 +83,10 @@ func TestForwardedRequestWithoutAnAnswer(t *testing.T) {
 		return here, nil
 	}
 	outside := httptest.NewServer(Admin(AdminConfig{
-		Name: "follower", Node: follower.node, Ready: func() error { return nil }, Notes: func() []string { return nil },
-		Dial: hangUp, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Version: "test", Mirrors: follower.mirrors,
+		Name: "follower", Node: follower.node, Ready: func() error { return nil },
+		Notes: func() []string { return nil },
+		Dial:  hangUp, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Version: "test", Mirrors: follower.mirrors,
 	}))
 	defer outside.Close()
 	follower.url = outside.URL
@@ -89,7 +101,8 @@ func TestForwardedRequestWithoutAnAnswer(t *testing.T) {
 	} {
 		t.Run(test.method+" "+test.path, func(t *testing.T) {
 			var failure Error
-			if code := follower.call(test.method, test.path, []byte("{}"), &failure); code != test.code || failure.Outcome != test.outcome {
+			if code := follower.call(test.method, test.path, []byte("{}"),
+				&failure); code != test.code || failure.Outcome != test.outcome {
 				t.Errorf("%d %+v", code, failure)
 			}
 		})
@@ -104,7 +117,8 @@ func TestExportGoesOnBehindALongKey(t *testing.T) {
 	leader.set(long+"\xff", "w")
 	var page ExportPage
 	body := fmt.Sprintf(`{"after":%q}`, base64.StdEncoding.EncodeToString([]byte(long)))
-	if code := follower.call(http.MethodPost, "/v1/keys/export", []byte(body), &page); code != http.StatusOK || len(page.Keys) != 1 || page.Keys[0].Name() != long+"\xff" {
+	if code := follower.call(http.MethodPost, "/v1/keys/export", []byte(body),
+		&page); code != http.StatusOK || len(page.Keys) != 1 || page.Keys[0].Name() != long+"\xff" {
 		t.Errorf("%d, %d keys", code, len(page.Keys))
 	}
 }
@@ -132,12 +146,14 @@ func TestExportLinesAreParsedStrictly(t *testing.T) {
 		"malformed Base64":            {`{"keyBase64":"?","value":"v"}`, "keyBase64"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if key, err := ParseExportedKey([]byte(test.line)); err == nil || !strings.Contains(err.Error(), test.why) {
+			if key, err := ParseExportedKey([]byte(test.line)); err == nil ||
+				!strings.Contains(err.Error(), test.why) {
 				t.Errorf("%+v, %v; want %q", key, err, test.why)
 			}
 		})
 	}
-	key, err := ParseExportedKey([]byte(`{"key":"\ud83d\ude00\\ud800","value":"\u0000","ttl":null}`))
+	key, err := ParseExportedKey(
+		[]byte(`{"key":"\ud83d\ude00\\ud800","value":"\u0000","ttl":null}`))
 	if err != nil || key.Key != "\U0001F600\\ud800" || *key.Value != "\x00" || key.TTL != nil {
 		t.Errorf("%+v, %v", key, err)
 	}
@@ -147,7 +163,9 @@ func TestExportLinesAreParsedStrictly(t *testing.T) {
 func FuzzParseExportedKey(f *testing.F) {
 	for _, line := range []string{
 		`{"key":"k","value":"v","version":"1696374425000:1:StateStore","ttl":5,"token":"1696374425000:1:StateStore"}`,
-		`{"keyBase64":"/wA=","valueBase64":"AP4="}`, `{"keyBase64":"0000","valueBase64":""}`, `{"key":"k","value":""}`, `{"key":"k"}`, `{}`, `null`, `{"key":"<\u2028\ud83d\ude00>","value":"\u0000"}`,
+		`{"keyBase64":"/wA=","valueBase64":"AP4="}`, `{"keyBase64":"0000","valueBase64":""}`,
+		`{"key":"k","value":""}`, `{"key":"k"}`, `{}`, `null`,
+		`{"key":"<\u2028\ud83d\ude00>","value":"\u0000"}`,
 	} {
 		f.Add([]byte(line))
 	}
@@ -157,11 +175,14 @@ func FuzzParseExportedKey(f *testing.F) {
 			return
 		}
 		written := key.AppendLine([]byte("before "))
-		if !bytes.HasPrefix(written, []byte("before ")) || bytes.IndexByte(written, '\n') != len(written)-1 {
+		if !bytes.HasPrefix(written, []byte("before ")) ||
+			bytes.IndexByte(written, '\n') != len(written)-1 {
 			t.Fatalf("%q", written)
 		}
 		again, err := ParseExportedKey(written[len("before "):])
-		if err != nil || again.Name() != key.Name() || !bytes.Equal(again.Data(), key.Data()) || (again.TTL == nil) != (key.TTL == nil) || again.TTL != nil && *again.TTL != *key.TTL || again.Token != key.Token {
+		if err != nil || again.Name() != key.Name() || !bytes.Equal(again.Data(), key.Data()) ||
+			(again.TTL == nil) != (key.TTL == nil) || again.TTL != nil && *again.TTL != *key.TTL ||
+			again.Token != key.Token {
 			t.Fatalf("%+v, then %+v, %v", key, again, err)
 		}
 	})

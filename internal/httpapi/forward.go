@@ -19,14 +19,16 @@ import (
 	"holdfast/internal/backoff"
 )
 
-// forwardCountHeader is the header that counts how often a request was passed on from one member to another.
+// forwardCountHeader is the header that counts how often a request was passed on from one member to
+// another.
 const forwardCountHeader = "Holdfast-Forwarded"
 
-// maxForwards bounds that count. It also bounds how often a node retries a request during which it lost the leadership. If the leader never changed, 1
-// would be enough.
+// maxForwards bounds that count. It also bounds how often a node retries a request during which it
+// lost the leadership. If the leader never changed, 1 would be enough.
 const maxForwards = 3
 
-// newMemberTransport returns the transport of requests to other members. The host of a URL is the hostName of the member's raft id.
+// newMemberTransport returns the transport of requests to other members. The host of a URL is the
+// hostName of the member's raft id.
 func newMemberTransport(a *admin) *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -51,8 +53,9 @@ func hostName(id raft.ServerID) string { return hex.EncodeToString([]byte(id)) }
 // leaderPatience is how long a request waits until a leader is known.
 const leaderPatience = 5 * time.Second
 
-// waitForLeader waits until this node serves as the leader (then the result here is true), or knows another node that leads. ok is false if there is neither
-// within leaderPatience, or before the context ends.
+// waitForLeader waits until this node serves as the leader (then the result here is true), or knows
+// another node that leads. ok is false if there is neither within leaderPatience, or before the
+// context ends.
 func (a *admin) waitForLeader(ctx context.Context) (leader raft.Server, here, ok bool) {
 	const poll = 20 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, leaderPatience)
@@ -77,9 +80,12 @@ func (a *admin) waitForLeader(ctx context.Context) (leader raft.Server, here, ok
 	}
 }
 
-// answer answers a request with serve if this node leads, and otherwise forwards it to the leader. If this node loses the leadership meanwhile, answer asks the
-// next leader, except for a PUT, whose body cannot be sent again. If there is no leader, answer calls leaderless, unless that is nil.
-func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless func(http.ResponseWriter, *http.Request) error) {
+// answer answers a request with serve if this node leads, and otherwise forwards it to the leader.
+// If this node loses the leadership meanwhile, answer asks the next leader, except for a PUT, whose
+// body cannot be sent again. If there is no leader, answer calls leaderless, unless that is nil.
+func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve,
+	leaderless func(http.ResponseWriter, *http.Request) error,
+) {
 	var body []byte
 	if r.Method == http.MethodPost { // it may have to be read again
 		var err error
@@ -104,17 +110,22 @@ func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, peer.ErrNotLeader) || r.Method == http.MethodPut || attempt == maxForwards {
+		if !errors.Is(err, peer.ErrNotLeader) || r.Method == http.MethodPut ||
+			attempt == maxForwards {
 			a.fail(w, err)
 			return
 		}
-		// A leader that no majority confirms may not have stepped down yet: an immediate retry would fail in the same way.
+		// A leader that no majority confirms may not have stepped down yet: an immediate retry
+		// would fail in the same way.
 		backoff.Pause(r.Context(), time.Duration(attempt+1)*100*time.Millisecond)
 	}
 }
 
-// forward passes a request on to the leader. If the leader cannot be reached, leaderless answers, unless it is nil. ok says that there is a leader.
-func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Server, ok bool, leaderless func(http.ResponseWriter, *http.Request) error) {
+// forward passes a request on to the leader. If the leader cannot be reached, leaderless answers,
+// unless it is nil. ok says that there is a leader.
+func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Server, ok bool,
+	leaderless func(http.ResponseWriter, *http.Request) error,
+) {
 	times, _ := strconv.Atoi(r.Header.Get(forwardCountHeader)) // a missing header counts as 0
 	if !ok || times >= maxForwards {
 		a.refuse(w)
@@ -131,17 +142,20 @@ func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Serv
 		},
 		Transport: a.forwarder, ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			a.Log.Warn("a request that was forwarded to the leader failed", "leader", leader.ID, "error", err)
+			a.Log.Warn("a request that was forwarded to the leader failed", "leader", leader.ID,
+				"error", err)
 			if leaderless != nil && errors.Is(err, peer.ErrUnreachable) {
 				if err := leaderless(w, r); err == nil {
 					return
 				}
 			}
-			if errors.Is(err, peer.ErrUnreachable) || r.Method == http.MethodGet || r.URL.Path == ExportPath {
+			if errors.Is(err, peer.ErrUnreachable) || r.Method == http.MethodGet ||
+				r.URL.Path == ExportPath {
 				a.refuse(w)
 				return
 			}
-			writeError(w, http.StatusGatewayTimeout, Error{"the leader took the request and did not answer: " + err.Error(), "unknown"})
+			writeError(w, http.StatusGatewayTimeout,
+				Error{"the leader took the request and did not answer: " + err.Error(), "unknown"})
 		},
 	}
 	if !isSnapshot(r) {
@@ -157,5 +171,6 @@ func isSnapshot(r *http.Request) bool { return r.URL.Path == "/v1/snapshot" }
 
 // refuse says that there is no leader to answer.
 func (a *admin) refuse(w http.ResponseWriter) {
-	writeError(w, http.StatusServiceUnavailable, Error{"there is no leader that could answer now; try again", "not done"})
+	writeError(w, http.StatusServiceUnavailable,
+		Error{"there is no leader that could answer now; try again", "not done"})
 }

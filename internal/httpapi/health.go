@@ -9,8 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Health returns the handler of the health port, which is plain and read-only. /livez says that the process runs. /readyz answers 200 with "ok" and the
-// notes, one a line, or 503 with the error of ready. /metrics is for Prometheus.
+// Health returns the handler of the health port, which is plain and read-only. /livez says that the
+// process runs. /readyz answers 200 with "ok" and the notes, one a line, or 503 with the error of
+// ready. /metrics is for Prometheus.
 func Health(ready func() error, notes func() []string, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", alive)

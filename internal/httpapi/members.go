@@ -9,7 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// requestTimeout bounds a request at the leader that needs several steps: a change of the members or of the leader, a verification, a count, the end of watches.
+// requestTimeout bounds a request at the leader that needs several steps: a change of the members
+// or of the leader, a verification, a count, the end of watches.
 const requestTimeout = 20 * time.Second
 
 func (a *admin) members(w http.ResponseWriter, r *http.Request) error {
@@ -20,7 +21,8 @@ func (a *admin) members(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, members)
 }
 
-// membersAsKnown answers from this node's configuration, for lack of a leader: then an operator has to know which members are reachable.
+// membersAsKnown answers from this node's configuration, for lack of a leader: then an operator has
+// to know which members are reachable.
 func (a *admin) membersAsKnown(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, a.Node.Membership().ListAsKnown(r.Context()))
 }
@@ -74,7 +76,8 @@ func (a *admin) transferLeader(w http.ResponseWriter, r *http.Request) error {
 func (a *admin) autopilot(w http.ResponseWriter, r *http.Request) error {
 	health, err := a.Node.Health(r.Context())
 	if health.Ready = "ok"; err == nil {
-		if fault := a.Ready(); fault != nil { // a cluster whose leader answers nobody is not healthy, however well Raft is
+		if fault := a.Ready(); fault != nil {
+			// a cluster whose leader answers nobody is not healthy, however well Raft is
 			health.Ready, health.Healthy = fault.Error(), false
 		}
 	}

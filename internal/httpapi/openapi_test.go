@@ -69,9 +69,11 @@ func TestOpenAPIDescribesTheRoutes(t *testing.T) {
 			}
 		}
 		if !slices.Equal(query, strings.Fields(r.query)) {
-			t.Errorf("%s %s: parameters %q are described, the server takes %q", r.method, r.path, query, r.query)
+			t.Errorf("%s %s: parameters %q are described, the server takes %q", r.method, r.path,
+				query, r.query)
 		}
-		if operation.Summary == "" || operation.Responses["default"].Content["application/json"].Schema.Ref != "#/components/schemas/Error" {
+		if operation.Summary == "" ||
+			operation.Responses["default"].Content["application/json"].Schema.Ref != "#/components/schemas/Error" {
 			t.Errorf("%s %s lacks a summary, or its errors", r.method, r.path)
 		}
 	}
@@ -80,15 +82,24 @@ func TestOpenAPIDescribesTheRoutes(t *testing.T) {
 // types are the Go types behind the schemas.
 func types() map[string]reflect.Type {
 	return map[string]reflect.Type{
-		"Error": reflect.TypeFor[Error](), "Done": reflect.TypeFor[Done](), "Status": reflect.TypeFor[Status](),
-		"Member": reflect.TypeFor[membership.Member](), "AddMember": reflect.TypeFor[AddMember](), "TransferLeader": reflect.TypeFor[TransferLeader](),
-		"Health": reflect.TypeFor[cluster.Health](), "MemberHealth": reflect.TypeFor[cluster.MemberHealth](),
-		"Verification": reflect.TypeFor[cluster.Verification](), "StateHash": reflect.TypeFor[cluster.StateHash](),
-		"Bytes": reflect.TypeFor[Bytes](), "Key": reflect.TypeFor[Key](), "Keys": reflect.TypeFor[Keys](), "KeyCount": reflect.TypeFor[KeyCount](),
-		"ExportedKey": reflect.TypeFor[ExportedKey](), "ExportRequest": reflect.TypeFor[ExportRequest](), "ExportPage": reflect.TypeFor[ExportPage](),
-		"Watch": reflect.TypeFor[Watch](), "Watches": reflect.TypeFor[Watches](), "Dropped": reflect.TypeFor[EndedWatches](),
+		"Error": reflect.TypeFor[Error](), "Done": reflect.TypeFor[Done](),
+		"Status": reflect.TypeFor[Status](),
+		"Member": reflect.TypeFor[membership.Member](), "AddMember": reflect.TypeFor[AddMember](),
+		"TransferLeader": reflect.TypeFor[TransferLeader](),
+		"Health":         reflect.TypeFor[cluster.Health](),
+		"MemberHealth":   reflect.TypeFor[cluster.MemberHealth](),
+		"Verification":   reflect.TypeFor[cluster.Verification](),
+		"StateHash":      reflect.TypeFor[cluster.StateHash](),
+		"Bytes":          reflect.TypeFor[Bytes](), "Key": reflect.TypeFor[Key](),
+		"Keys": reflect.TypeFor[Keys](), "KeyCount": reflect.TypeFor[KeyCount](),
+		"ExportedKey":   reflect.TypeFor[ExportedKey](),
+		"ExportRequest": reflect.TypeFor[ExportRequest](),
+		"ExportPage":    reflect.TypeFor[ExportPage](),
+		"Watch":         reflect.TypeFor[Watch](), "Watches": reflect.TypeFor[Watches](),
+		"Dropped": reflect.TypeFor[EndedWatches](),
 		"Mirrors": reflect.TypeFor[Mirrors](), "Mirror": reflect.TypeFor[Mirror](),
-		"Activity": reflect.TypeFor[Activity](), "Counter": reflect.TypeFor[Counter](), "Histogram": reflect.TypeFor[Histogram](), "Bucket": reflect.TypeFor[Bucket](),
+		"Activity": reflect.TypeFor[Activity](), "Counter": reflect.TypeFor[Counter](),
+		"Histogram": reflect.TypeFor[Histogram](), "Bucket": reflect.TypeFor[Bucket](),
 		"Overview": reflect.TypeFor[Overview](),
 	}
 }
@@ -114,7 +125,8 @@ func jsonType(of reflect.Type) string {
 	}
 }
 
-// Each schema has the JSON fields of its Go type, with their types. Fields of answers are required unless they are omitempty or omitzero.
+// Each schema has the JSON fields of its Go type, with their types. Fields of answers are required
+// unless they are omitempty or omitzero.
 func TestOpenAPIDescribesTheTypes(t *testing.T) {
 	d := read(t)
 	names := slices.Sorted(maps.Keys(d.Components.Schemas))
@@ -144,7 +156,8 @@ func TestOpenAPIDescribesTheTypes(t *testing.T) {
 			if isText && kind != wanted || !isText && property.Ref == "" {
 				t.Errorf("%s.%s is described as %v, and is %s", name, tag, property.Type, wanted)
 			}
-			optional := options == "omitempty" || options == "omitzero" || name == "AddMember" && tag == "voter" || name == "TransferLeader"
+			optional := options == "omitempty" || options == "omitzero" || name == "AddMember" &&
+				tag == "voter" || name == "TransferLeader"
 			if slices.Contains(described.Required, tag) == optional {
 				t.Errorf("%s.%s: required and optional are mixed up", name, tag)
 			}

@@ -19,7 +19,8 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// The status page is read-only HTML with one script and one style sheet, all embedded. It gets its data as server-sent events.
+// The status page is read-only HTML with one script and one style sheet, all embedded. It gets its
+// data as server-sent events.
 
 //go:embed ui
 var pages embed.FS
@@ -42,7 +43,8 @@ func (a *admin) addPage(mux *http.ServeMux) {
 	serve := http.StripPrefix("/ui/", http.FileServerFS(files))
 	mux.HandleFunc("GET /ui/", func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
-		header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		header.Set("Content-Security-Policy",
+			"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cache-Control", "no-cache")
@@ -63,7 +65,8 @@ type PageData struct {
 	Overview   *Overview           `json:"overview"`   // null if no leader answered
 }
 
-// stream sends the page's data now and every pageInterval, until the client disconnects or the server stops.
+// stream sends the page's data now and every pageInterval, until the client disconnects or the
+// server stops.
 func (a *admin) stream(w http.ResponseWriter, r *http.Request) {
 	if err := checkQuery(r, "prefix"); err != nil {
 		a.fail(w, err)
@@ -73,7 +76,8 @@ func (a *admin) stream(w http.ResponseWriter, r *http.Request) {
 	case a.streams <- struct{}{}:
 		defer func() { <-a.streams }()
 	default:
-		writeError(w, http.StatusServiceUnavailable, Error{fmt.Sprintf("%d status pages are open already", maxStreams), "not done"})
+		writeError(w, http.StatusServiceUnavailable,
+			Error{fmt.Sprintf("%d status pages are open already", maxStreams), "not done"})
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -84,10 +88,12 @@ func (a *admin) stream(w http.ResponseWriter, r *http.Request) {
 	for {
 		data, err := json.Marshal(a.pageData(r.Context(), r.URL.Query().Get("prefix")))
 		if err != nil {
-			a.Log.Error("the data of the status page could not be encoded, its stream is closed", "error", err)
+			a.Log.Error("the data of the status page could not be encoded, its stream is closed",
+				"error", err)
 			return
 		}
-		_ = control.SetWriteDeadline(time.Now().Add(5 * pageInterval)) // if it cannot be set, the server's WriteTimeout applies
+		// if it cannot be set, the server's WriteTimeout applies
+		_ = control.SetWriteDeadline(time.Now().Add(5 * pageInterval))
 		if _, err := fmt.Fprintf(w, "data: %s\n\n", data); err != nil || control.Flush() != nil {
 			return
 		}
@@ -106,14 +112,18 @@ func (a *admin) pageData(ctx context.Context, prefix string) *PageData {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	status := a.Node.Status()
-	p := &PageData{Node: a.Name, Leader: peer.NodeName(status.LeaderID), Version: a.Version, Time: time.Now(), Members: []membership.Member{}, Activities: []*Activity{}}
+	p := &PageData{
+		Node: a.Name, Leader: peer.NodeName(status.LeaderID), Version: a.Version,
+		Time: time.Now(), Members: []membership.Member{}, Activities: []*Activity{},
+	}
 	activities := make([]*Activity, len(status.Servers))
 	var asking sync.WaitGroup
 	asking.Go(func() { p.Members = a.Node.Membership().ListAsKnown(ctx) })
 	for i, server := range status.Servers {
 		asking.Go(func() {
 			if server.ID == status.ID {
-				activities[i], _ = a.ownActivity() // after an error the page shows this node as a member that does not answer
+				// after an error the page shows this node as a member that does not answer
+				activities[i], _ = a.ownActivity()
 				return
 			}
 			var activity Activity
@@ -122,7 +132,10 @@ func (a *admin) pageData(ctx context.Context, prefix string) *PageData {
 			}
 		})
 		if server.ID == status.LeaderID {
-			asking.Go(func() { p.Overview = a.leaderOverview(ctx, server, server.ID == status.ID, prefix) })
+			asking.Go(func() {
+				p.Overview = a.leaderOverview(ctx, server, server.ID == status.ID,
+					prefix)
+			})
 		}
 	}
 	asking.Wait()
@@ -134,8 +147,11 @@ func (a *admin) pageData(ctx context.Context, prefix string) *PageData {
 	return p
 }
 
-// leaderOverview returns the leader's overview, or nil if it gives none. self says that this node is the leader.
-func (a *admin) leaderOverview(ctx context.Context, leader raft.Server, self bool, prefix string) *Overview {
+// leaderOverview returns the leader's overview, or nil if it gives none. self says that this node
+// is the leader.
+func (a *admin) leaderOverview(ctx context.Context, leader raft.Server, self bool,
+	prefix string,
+) *Overview {
 	if self {
 		if a.Node.Confirm(ctx) != nil {
 			return nil
@@ -143,7 +159,8 @@ func (a *admin) leaderOverview(ctx context.Context, leader raft.Server, self boo
 		return a.overviewOf(prefix)
 	}
 	var overview Overview
-	if a.ask(ctx, leader, "/v1/overview?"+url.Values{"prefix": {prefix}}.Encode(), &overview) != nil {
+	if a.ask(ctx, leader, "/v1/overview?"+url.Values{"prefix": {prefix}}.Encode(),
+		&overview) != nil {
 		return nil
 	}
 	return &overview
@@ -151,7 +168,8 @@ func (a *admin) leaderOverview(ctx context.Context, leader raft.Server, self boo
 
 // ask sends a GET request to another member's admin API, and decodes the JSON answer.
 func (a *admin) ask(ctx context.Context, member raft.Server, path string, into any) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+hostName(member.ID)+path, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+hostName(member.ID)+
+		path, http.NoBody)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,8 @@ import (
 // stream opens the event stream of the status page.
 func (a *api) stream(ctx context.Context, query string) *http.Response {
 	a.t.Helper()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/ui/events"+query, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/ui/events"+query,
+		http.NoBody)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -55,9 +56,18 @@ func next(t *testing.T, stream *bufio.Reader) (p PageData) {
 func TestAnyNodeShowsTheCluster(t *testing.T) {
 	leader, follower := startAPIs(t)
 	for _, command := range []fsm.Command{
-		{Kind: fsm.KindSet, Key: []byte("a/1"), Value: []byte("v"), Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"}},
-		{Kind: fsm.KindSet, Key: []byte("a/lock"), Value: []byte("holder"), TTL: 60_000, Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"}},
-		{Kind: fsm.KindSet, Key: []byte("b"), Value: []byte("v"), Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"}},
+		{
+			Kind: fsm.KindSet, Key: []byte("a/1"), Value: []byte("v"),
+			Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"},
+		},
+		{
+			Kind: fsm.KindSet, Key: []byte("a/lock"), Value: []byte("holder"), TTL: 60_000,
+			Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"},
+		},
+		{
+			Kind: fsm.KindSet, Key: []byte("b"), Value: []byte("v"),
+			Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"},
+		},
 		{Kind: fsm.KindKeyNotify, Key: []byte("a/1")},
 	} {
 		leader.execute(command)
@@ -66,11 +76,13 @@ func TestAnyNodeShowsTheCluster(t *testing.T) {
 		stream := bufio.NewReader(node.stream(t.Context(), "?prefix=a%2F").Body)
 		for range 2 {
 			p := next(t, stream)
-			if len(p.Members) != 3 || len(p.Activities) != 3 || p.Leader == "" || p.Overview == nil {
+			if len(p.Members) != 3 || len(p.Activities) != 3 || p.Leader == "" ||
+				p.Overview == nil {
 				t.Fatalf("%+v", p)
 			}
 			o := p.Overview
-			if len(o.Keys) != 2 || len(o.Locks) != 1 || o.Locks[0].Value.Text != "holder" || len(o.Watches) != 1 || o.Watches[0].Client != "c" || o.More {
+			if len(o.Keys) != 2 || len(o.Locks) != 1 || o.Locks[0].Value.Text != "holder" ||
+				len(o.Watches) != 1 || o.Watches[0].Client != "c" || o.More {
 				t.Errorf("%+v", o)
 			}
 		}
@@ -86,14 +98,17 @@ func TestStreamsAreBounded(t *testing.T) {
 			t.Fatal(response.Status)
 		}
 	}
-	if response := leader.stream(t.Context(), ""); response.StatusCode != http.StatusServiceUnavailable {
+	if response := leader.stream(t.Context(),
+		""); response.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("one page too many: %s", response.Status)
 	}
-	if response := leader.stream(t.Context(), "?x=1"); response.StatusCode != http.StatusBadRequest {
+	if response := leader.stream(t.Context(),
+		"?x=1"); response.StatusCode != http.StatusBadRequest {
 		t.Errorf("a parameter that does not exist: %s", response.Status)
 	}
 	closePages()
-	testwait.Within(t, 10*time.Second, "pages that were closed make room", func() bool { return leader.stream(t.Context(), "").StatusCode == http.StatusOK })
+	testwait.Within(t, 10*time.Second, "pages that were closed make room",
+		func() bool { return leader.stream(t.Context(), "").StatusCode == http.StatusOK })
 }
 
 // A server that stops does not wait for the pages that are open.
@@ -127,30 +142,44 @@ func TestStopEndsStreams(t *testing.T) {
 	}
 }
 
-// GET / returns the status page. The page, its script and its style sheet have a Content-Security-Policy that forbids content from elsewhere.
+// GET / returns the status page. The page, its script and its style sheet have a
+// Content-Security-Policy that forbids content from elsewhere.
 func TestPageAllowsNothingFromElsewhere(t *testing.T) {
 	leader, _ := startAPIs(t)
-	for path, kind := range map[string]string{"/": "text/html", "/ui/": "text/html", "/ui/page.js": "text/javascript", "/ui/page.css": "text/css"} {
+	for path, kind := range map[string]string{
+		"/": "text/html", "/ui/": "text/html",
+		"/ui/page.js": "text/javascript", "/ui/page.css": "text/css",
+	} {
 		t.Run(path, func(t *testing.T) {
 			response, err := http.Get(leader.url + path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			_ = response.Body.Close()
-			if response.StatusCode != http.StatusOK || !strings.HasPrefix(response.Header.Get("Content-Type"), kind) ||
-				!strings.Contains(response.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+			if response.StatusCode != http.StatusOK ||
+				!strings.HasPrefix(response.Header.Get("Content-Type"), kind) ||
+				!strings.Contains(response.Header.Get("Content-Security-Policy"),
+					"default-src 'none'") {
 				t.Errorf("%s %v", response.Status, response.Header)
 			}
 		})
 	}
 }
 
-// Local refuses a Host header that is neither localhost nor an IP address: a web page whose host name resolves to this machine (DNS rebinding).
+// Local refuses a Host header that is neither localhost nor an IP address: a web page whose host
+// name resolves to this machine (DNS rebinding).
 func TestLocalRefusesForeignHostHeaders(t *testing.T) {
-	handler := Local(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	handler := Local(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request,
+	) {
+		w.WriteHeader(http.StatusNoContent)
+	}))
 	for host, code := range map[string]int{
-		"127.0.0.1:7401": http.StatusNoContent, "localhost:7401": http.StatusNoContent, "[::1]:7401": http.StatusNoContent, "[::1]": http.StatusNoContent,
-		"evil.example": http.StatusMisdirectedRequest, "evil.example:7401": http.StatusMisdirectedRequest, "127.0.0.1.evil.example": http.StatusMisdirectedRequest,
+		"127.0.0.1:7401": http.StatusNoContent, "localhost:7401": http.StatusNoContent,
+		"[::1]:7401": http.StatusNoContent, "[::1]": http.StatusNoContent,
+		"evil.example":           http.StatusMisdirectedRequest,
+		"evil.example:7401":      http.StatusMisdirectedRequest,
+		"127.0.0.1.evil.example": http.StatusMisdirectedRequest,
 	} {
 		t.Run(host, func(t *testing.T) {
 			request := httptest.NewRequest(http.MethodGet, "/v1/status", http.NoBody)
@@ -163,16 +192,23 @@ func TestLocalRefusesForeignHostHeaders(t *testing.T) {
 	}
 }
 
-// The size of an overview is bounded, however long the keys are and however many clients watch them.
+// The size of an overview is bounded, however long the keys are and however many clients watch
+// them.
 func TestOverviewIsBounded(t *testing.T) {
 	leader, _ := startAPIs(t)
 	for i := range 20 {
 		key := strings.Repeat(string(rune('a'+i)), 30_000)
-		leader.execute(fsm.Command{Kind: fsm.KindSet, Key: []byte(key), Value: []byte("v"), TTL: 600_000, Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"}})
+		leader.execute(fsm.Command{
+			Kind: fsm.KindSet, Key: []byte(key), Value: []byte("v"),
+			TTL: 600_000, Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"},
+		})
 	}
 	leader.set("A", "v")
 	for i := range 30 {
-		watch := fsm.Command{Kind: fsm.KindKeyNotify, Key: []byte("A"), Principal: policy.Principal{ClientID: fmt.Sprint("watcher-", i)}}
+		watch := fsm.Command{
+			Kind: fsm.KindKeyNotify, Key: []byte("A"),
+			Principal: policy.Principal{ClientID: fmt.Sprint("watcher-", i)},
+		}
 		if _, err := leader.node.Execute(t.Context(), watch); err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +219,9 @@ func TestOverviewIsBounded(t *testing.T) {
 	if len(overview.Keys) == 0 { // "A" sorts first
 		t.Fatal("no keys")
 	}
-	if most := 1 << 20; err != nil || len(encoded) > most || !overview.More || len(overview.Keys[0].Watchers) != overviewWatchers+1 {
-		t.Errorf("%d bytes, %d keys, the first with %d watchers, more: %v, %v", len(encoded), len(overview.Keys), len(overview.Keys[0].Watchers), overview.More, err)
+	if most := 1 << 20; err != nil || len(encoded) > most || !overview.More ||
+		len(overview.Keys[0].Watchers) != overviewWatchers+1 {
+		t.Errorf("%d bytes, %d keys, the first with %d watchers, more: %v, %v", len(encoded),
+			len(overview.Keys), len(overview.Keys[0].Watchers), overview.More, err)
 	}
 }

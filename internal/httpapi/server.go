@@ -1,4 +1,5 @@
-// Package httpapi serves a node's HTTP endpoints: the health port for probes and scrapers, and the admin API for operators.
+// Package httpapi serves a node's HTTP endpoints: the health port for probes and scrapers, and the
+// admin API for operators.
 package httpapi
 
 import (
@@ -13,15 +14,19 @@ import (
 	"holdfast/internal/tlsconfig"
 )
 
-// Server is an HTTP server that runs until it is closed. Close must be called once; Address is safe for concurrent use.
+// Server is an HTTP server that runs until it is closed. Close must be called once; Address is safe
+// for concurrent use.
 type Server struct {
 	server   *http.Server
 	listener net.Listener
 	done     chan error
 }
 
-// Listen starts a server. If secure is nil, it serves plain HTTP. It returns an error if it cannot listen, for example if the port is in use.
-func Listen(address string, handler http.Handler, secure *tlsconfig.Mutual, log *slog.Logger) (*Server, error) {
+// Listen starts a server. If secure is nil, it serves plain HTTP. It returns an error if it cannot
+// listen, for example if the port is in use.
+func Listen(address string, handler http.Handler, secure *tlsconfig.Mutual,
+	log *slog.Logger,
+) (*Server, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
@@ -35,7 +40,8 @@ func Serve(listener net.Listener, handler http.Handler, log *slog.Logger) *Serve
 	s := &Server{
 		server: &http.Server{
 			Handler:           handler,
-			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute,
+			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
+			WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute,
 			MaxHeaderBytes: 256 << 10, // room for a percent-encoded key of 64 KiB in a query
 			ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 			BaseContext: func(net.Listener) context.Context {
@@ -48,17 +54,20 @@ func Serve(listener net.Listener, handler http.Handler, log *slog.Logger) *Serve
 	go func() {
 		err := s.server.Serve(listener)
 		if !errors.Is(err, http.ErrServerClosed) {
-			log.Error("the HTTP server no longer accepts connections: restart this node", "address", s.Address(), "error", err)
+			log.Error("the HTTP server no longer accepts connections: restart this node", "address",
+				s.Address(), "error", err)
 		}
 		s.done <- err
 	}()
 	return s
 }
 
-// stoppingKey is the key under which the context of each request holds a second context. That one ends when the server begins to stop.
+// stoppingKey is the key under which the context of each request holds a second context. That one
+// ends when the server begins to stop.
 type stoppingKey struct{}
 
-// stopping returns a channel that is closed when the request's server begins to stop. A response that would never end by itself must end then.
+// stopping returns a channel that is closed when the request's server begins to stop. A response
+// that would never end by itself must end then.
 func stopping(ctx context.Context) <-chan struct{} {
 	if stopping, ok := ctx.Value(stoppingKey{}).(context.Context); ok {
 		return stopping.Done()

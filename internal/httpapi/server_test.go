@@ -24,15 +24,18 @@ func (w lineWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// A server that can no longer accept connections says so in the log at once, and returns the error when it is closed.
+// A server that can no longer accept connections says so in the log at once, and returns the error
+// when it is closed.
 func TestFailedListenerIsLogged(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	lines := make(lineWriter, 10)
-	s := Serve(failingListener{listener}, http.NotFoundHandler(), slog.New(slog.NewTextHandler(lines, nil)))
-	if line := <-lines; !strings.Contains(line, "level=ERROR") || !strings.Contains(line, errAccept.Error()) || !strings.Contains(line, s.Address()) {
+	s := Serve(failingListener{listener}, http.NotFoundHandler(),
+		slog.New(slog.NewTextHandler(lines, nil)))
+	if line := <-lines; !strings.Contains(line, "level=ERROR") ||
+		!strings.Contains(line, errAccept.Error()) || !strings.Contains(line, s.Address()) {
 		t.Errorf("%s", line)
 	}
 	if err := s.Close(t.Context()); !errors.Is(err, errAccept) {

@@ -23,7 +23,8 @@ func (a *admin) saveSnapshot(w http.ResponseWriter, r *http.Request) error {
 	extendDeadlines(w, snapshotTimeout)
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if _, err := a.Node.Snapshots().Save(w); err != nil {
-		// The status code is sent already. The client sees that the body breaks off; the checksum of the snapshot shows it, too.
+		// The status code is sent already. The client sees that the body breaks off; the checksum
+		// of the snapshot shows it, too.
 		panic(http.ErrAbortHandler)
 	}
 	return nil

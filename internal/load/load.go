@@ -1,6 +1,6 @@
-// Package load puts load on a system and measures it: closed loop (each request follows the answer to the one before) or open
-// loop (requests are due at a fixed rate, and their latency counts from when they were due, whatever delayed them: no
-// coordinated omission).
+// Package load puts load on a system and measures it: closed loop (each request follows the answer
+// to the one before) or open loop (requests are due at a fixed rate, and their latency counts from
+// when they were due, whatever delayed them: no coordinated omission).
 package load
 
 import (
@@ -21,14 +21,16 @@ var ErrUnknown = errors.New("outcome unknown")
 type Options struct {
 	// Outstanding is how many requests may be under way at once.
 	Outstanding int
-	// Rate is the number of requests that are due per second in an open loop; 0 means a closed loop. Run makes all requests that are due before the
-	// end, however long that takes. A system that cannot keep up has a lower Rate in the Result.
+	// Rate is the number of requests that are due per second in an open loop; 0 means a closed
+	// loop. Run makes all requests that are due before the end, however long that takes. A system
+	// that cannot keep up has a lower Rate in the Result.
 	Rate float64
 	// Warmup is how long requests are made before they are measured.
 	Warmup time.Duration
 	// Duration is how long requests are measured, after the Warmup.
 	Duration time.Duration
-	// Progress, unless it is nil, is called for each second of the measurement, always from the same goroutine.
+	// Progress, unless it is nil, is called for each second of the measurement, always from the
+	// same goroutine.
 	Progress func(Interval)
 }
 
@@ -47,9 +49,12 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Run makes requests until Warmup and Duration are over, or the context ends, and waits for those under way. request is called from
-// Outstanding goroutines; worker is the number of the goroutine, from 0 on.
-func Run(ctx context.Context, options Options, request func(ctx context.Context, worker int) error) (*Result, error) {
+// Run makes requests until Warmup and Duration are over, or the context ends, and waits for those
+// under way. request is called from Outstanding goroutines; worker is the number of the goroutine,
+// from 0 on.
+func Run(ctx context.Context, options Options,
+	request func(ctx context.Context, worker int) error,
+) (*Result, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
 	}
@@ -72,15 +77,19 @@ func Run(ctx context.Context, options Options, request func(ctx context.Context,
 	<-watchDone
 	took := max(time.Since(g.measureFrom), time.Millisecond)
 	switch {
-	case options.Rate > 0 && ctx.Err() == nil && took < options.Duration+overtime: // the last due request may be before the end
+	case options.Rate > 0 && ctx.Err() == nil && took < options.Duration+overtime:
+		// the last due request may be before the end
 		took = options.Duration
 	case options.Rate == 0:
 		took = min(took, options.Duration)
-	} // else the open loop fell behind, and the time that it took to catch up counts; or it was interrupted
+		// else the open loop fell behind, and the time that it took to catch up counts; or it was
+		// interrupted
+	}
 	return g.recorder.result(&options, took), nil
 }
 
-// overtime is how long after its end an open loop may wait for its last answers and still not count as overloaded.
+// overtime is how long after its end an open loop may wait for its last answers and still not count
+// as overloaded.
 const overtime = time.Second
 
 type generator struct {
@@ -90,11 +99,14 @@ type generator struct {
 	next                    atomic.Int64 // open loop: the number of the next request that is due
 }
 
-func (g *generator) work(ctx context.Context, worker int, request func(context.Context, int) error) {
+func (g *generator) work(ctx context.Context, worker int,
+	request func(context.Context, int) error,
+) {
 	for ctx.Err() == nil {
 		due := time.Now()
 		if g.options.Rate > 0 {
-			due = g.begin.Add(time.Duration(float64(g.next.Add(1)-1) / g.options.Rate * float64(time.Second)))
+			due = g.begin.Add(
+				time.Duration(float64(g.next.Add(1)-1) / g.options.Rate * float64(time.Second)))
 			if due.Before(g.end) && !backoff.Pause(ctx, time.Until(due)) {
 				return
 			}
@@ -108,7 +120,8 @@ func (g *generator) work(ctx context.Context, worker int, request func(context.C
 		switch {
 		case err != nil && ctx.Err() != nil: // interrupted
 		case open && due.Before(g.measureFrom) || !open && done.Before(g.measureFrom): // warming up
-		case !open && err == nil && done.After(g.end): // a closed loop counts a success only if it came before the end
+		case !open && err == nil && done.After(g.end):
+			// a closed loop counts a success only if it came before the end
 		default:
 			g.recorder.record(worker, done.Sub(due), err)
 		}
@@ -127,7 +140,8 @@ func (g *generator) watch(stop <-chan struct{}) {
 			return
 		case now := <-ticker.C:
 			interval := g.recorder.gather()
-			if interval.At = now.Sub(g.measureFrom); interval.At > 0 && g.options.Progress != nil && (interval.Requests > 0 || now.Before(g.end)) {
+			if interval.At = now.Sub(g.measureFrom); interval.At > 0 && g.options.Progress != nil &&
+				(interval.Requests > 0 || now.Before(g.end)) {
 				if last.Before(g.measureFrom) { // nothing was recorded before
 					last = g.measureFrom
 				}

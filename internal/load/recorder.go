@@ -14,7 +14,8 @@ import (
 const (
 	longest = int64(10 * time.Minute / time.Microsecond)
 	digits  = 3
-	// maxShards bounds the number of histograms, which the workers share: one for each worker could take a gigabyte.
+	// maxShards bounds the number of histograms, which the workers share: one for each worker could
+	// take a gigabyte.
 	maxShards = 8
 )
 
@@ -61,16 +62,19 @@ func (r *recorder) record(worker int, took time.Duration, err error) {
 	}
 }
 
-// Interval is what was measured since the last Interval. Requests, Rate and the percentiles count requests without an error.
+// Interval is what was measured since the last Interval. Requests, Rate and the percentiles count
+// requests without an error.
 type Interval struct {
 	At       time.Duration // since the measurement began
 	Requests int64
 	Rate     float64 // requests per second
 	P50, P99 time.Duration
-	Failed   int64 // failed requests since the measurement began, including those whose outcome is unknown
+	// failed requests since the measurement began, including those whose outcome is unknown
+	Failed int64
 }
 
-// gather moves the measurements of the shards into the total, and returns them as an Interval without At and Rate.
+// gather moves the measurements of the shards into the total, and returns them as an Interval
+// without At and Rate.
 func (r *recorder) gather() (interval Interval) {
 	recent := newHistogram()
 	for i := range r.shards {
@@ -88,15 +92,17 @@ func (r *recorder) gather() (interval Interval) {
 	}
 	r.total.Merge(recent)
 	return Interval{
-		Requests: recent.TotalCount(), P50: microseconds(recent.ValueAtQuantile(50)), P99: microseconds(recent.ValueAtQuantile(99)),
+		Requests: recent.TotalCount(), P50: microseconds(recent.ValueAtQuantile(50)),
+		P99:    microseconds(recent.ValueAtQuantile(99)),
 		Failed: r.errors + r.unknown,
 	}
 }
 
 func microseconds(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// Result is what a Run measured. Latencies are in microseconds. Requests, Rate and the latencies count what was answered without an error. Errors
-// does not include Unknown, the errors that wrap ErrUnknown.
+// Result is what a Run measured. Latencies are in microseconds. Requests, Rate and the latencies
+// count what was answered without an error. Errors does not include Unknown, the errors that wrap
+// ErrUnknown.
 type Result struct {
 	Outstanding int     `json:"outstanding"`
 	Target      float64 `json:"targetRate,omitempty"` // Options.Rate: 0 for a closed loop
@@ -120,15 +126,17 @@ type Result struct {
 func (r *recorder) result(options *Options, took time.Duration) *Result {
 	h := r.total
 	return &Result{
-		Outstanding: options.Outstanding, Target: options.Rate, Seconds: took.Seconds(), Requests: h.TotalCount(), Errors: r.errors, Unknown: r.unknown,
+		Outstanding: options.Outstanding, Target: options.Rate, Seconds: took.Seconds(),
+		Requests: h.TotalCount(), Errors: r.errors, Unknown: r.unknown,
 		Rate: float64(h.TotalCount()) / took.Seconds(),
-		P50:  h.ValueAtQuantile(50), P90: h.ValueAtQuantile(90), P99: h.ValueAtQuantile(99), P999: h.ValueAtQuantile(99.9), Max: h.Max(),
+		P50:  h.ValueAtQuantile(50), P90: h.ValueAtQuantile(90), P99: h.ValueAtQuantile(99),
+		P999: h.ValueAtQuantile(99.9), Max: h.Max(),
 		Last: r.last, histogram: h,
 	}
 }
 
-// WriteHistogram writes the latencies in milliseconds as a percentile distribution, the text format of HdrHistogram (.hgrm) that
-// its plotters read.
+// WriteHistogram writes the latencies in milliseconds as a percentile distribution, the text format
+// of HdrHistogram (.hgrm) that its plotters read.
 func (r *Result) WriteHistogram(w io.Writer) error {
 	const ticksPerHalfDistance, perMillisecond = 5, 1000
 	if _, err := r.histogram.PercentilesPrint(w, ticksPerHalfDistance, perMillisecond); err != nil {

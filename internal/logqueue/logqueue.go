@@ -4,8 +4,8 @@
 //	defer lines.Close()
 //	log := slog.New(slog.NewTextHandler(lines, nil))
 //
-// A pipe that nobody reads, a terminal that is held, or a log collector that hangs would otherwise stop
-// whatever logs: the state machine, or a leader amid its work.
+// A pipe that nobody reads, a terminal that is held, or a log collector that hangs would otherwise
+// stop whatever logs: the state machine, or a leader amid its work.
 package logqueue
 
 import (
@@ -21,9 +21,9 @@ const (
 	flushTimeout = time.Second
 )
 
-// Queue is an io.Writer that keeps lines until another writer has taken them. When it is full, it drops
-// new lines and counts them; the next line that it keeps follows one that says how many were dropped. It is
-// safe for concurrent use.
+// Queue is an io.Writer that keeps lines until another writer has taken them. When it is full, it
+// drops new lines and counts them; the next line that it keeps follows one that says how many were
+// dropped. It is safe for concurrent use.
 type Queue struct {
 	out  io.Writer
 	note func(lines int) []byte
@@ -40,8 +40,8 @@ type Queue struct {
 	closeOnce sync.Once
 }
 
-// New returns a queue in front of a writer, and starts the goroutine that writes. Close ends it. note
-// returns the line that says how many were dropped.
+// New returns a queue in front of a writer, and starts the goroutine that writes. Close ends it.
+// note returns the line that says how many were dropped.
 func New(out io.Writer, note func(lines int) []byte) *Queue {
 	q := &Queue{out: out, note: note, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 	go q.run()
@@ -77,8 +77,8 @@ func (q *Queue) countLostLocked(lines int) {
 	q.lost, q.lostAt = q.lost+uint64(lines), time.Now()
 }
 
-// Lost returns how many lines were dropped or could not be written, and when the last one was; the zero
-// time for none.
+// Lost returns how many lines were dropped or could not be written, and when the last one was; the
+// zero time for none.
 func (q *Queue) Lost() (lines uint64, last time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -126,6 +126,7 @@ func (q *Queue) Close() {
 	defer timer.Stop()
 	select {
 	case <-q.done:
-	case <-timer.C: // the goroutine stays until the writer returns, at the latest until the process ends
+	case <-timer.C:
+		// the goroutine stays until the writer returns, at the latest until the process ends
 	}
 }

@@ -26,7 +26,8 @@ func (g *gate) Write(p []byte) (int, error) {
 	return g.written.Write(p)
 }
 
-// † Nobody who logs waits for the one who reads the log. What did not fit is counted, and said when there is room.
+// † Nobody who logs waits for the one who reads the log. What did not fit is counted, and said when
+// there is room.
 func TestBlockedWriterDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{open: make(chan struct{})}
@@ -46,7 +47,8 @@ func TestBlockedWriterDelaysNobody(t *testing.T) {
 		_, _ = io.WriteString(q, "after\n")
 		q.Close()
 		text := g.written.String()
-		if !strings.Contains(text, fmt.Sprintf("lines=%d\n", lost)) || !strings.HasSuffix(text, "after\n") || !strings.HasPrefix(text, "line 0\nline 1\n") {
+		if !strings.Contains(text, fmt.Sprintf("lines=%d\n", lost)) ||
+			!strings.HasSuffix(text, "after\n") || !strings.HasPrefix(text, "line 0\nline 1\n") {
 			t.Errorf("%.200q … %q", text, text[max(0, len(text)-200):])
 		}
 	})

@@ -6,9 +6,9 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// Acks sends the PUBACKs of one connection in the order in which the messages arrived, as MQTT demands, whatever the order in
-// which they are done. A message that is done after its connection has ended is not acknowledged, and the broker sends it
-// again. It is safe for concurrent use.
+// Acks sends the PUBACKs of one connection in the order in which the messages arrived, as MQTT
+// demands, whatever the order in which they are done. A message that is done after its connection
+// has ended is not acknowledged, and the broker sends it again. It is safe for concurrent use.
 type Acks struct {
 	conn *Conn
 
@@ -48,7 +48,8 @@ func (a *Acks) Waiting() int {
 	return len(a.queue)
 }
 
-// Done marks a message as done. It is acknowledged as soon as all before it are done. An error means that the connection has ended.
+// Done marks a message as done. It is acknowledged as soon as all before it are done. An error
+// means that the connection has ended.
 func (a *Acks) Done(number uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -12,9 +12,14 @@ import (
 func requestPacket() []byte {
 	expiry, format := uint32(10), byte(0)
 	return AppendPublish(nil, &packets.Publish{Topic: "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke", QoS: 1, PacketID: 1, Payload: make([]byte, 150), Properties: &packets.Properties{
-		ResponseTopic: "clients/client-1/services/statestore/_any_/command/invoke/response", CorrelationData: make([]byte, 16),
-		MessageExpiry: &expiry, PayloadFormat: &format, ContentType: "application/octet-stream",
-		User: []packets.User{{Key: "__ts", Value: "1696374425000:00001:client-1"}, {Key: "__srcId", Value: "client-1"}, {Key: "__protVer", Value: "1.0"}},
+		ResponseTopic:   "clients/client-1/services/statestore/_any_/command/invoke/response",
+		CorrelationData: make([]byte, 16),
+		MessageExpiry:   &expiry, PayloadFormat: &format, ContentType: "application/octet-stream",
+		User: []packets.User{
+			{Key: "__ts", Value: "1696374425000:00001:client-1"},
+			{Key: "__srcId", Value: "client-1"},
+			{Key: "__protVer", Value: "1.0"},
+		},
 	}})
 }
 

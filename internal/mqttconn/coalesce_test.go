@@ -13,12 +13,14 @@ import (
 	"holdfast/internal/testcert"
 )
 
-// serverTLS returns a server's TLS configuration. The clients of this file's tests do not verify its certificate.
+// serverTLS returns a server's TLS configuration. The clients of this file's tests do not verify
+// its certificate.
 func serverTLS(t *testing.T) *tls.Config {
 	t.Helper()
 	authority := testcert.NewAuthority(t)
 	authority.Issue("broker", "127.0.0.1")
-	certificate, err := tls.LoadX509KeyPair(authority.File("broker.crt"), authority.File("broker.key"))
+	certificate, err := tls.LoadX509KeyPair(authority.File("broker.crt"),
+		authority.File("broker.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +39,8 @@ func TestStartRecordSeparatesTLSRecords(t *testing.T) {
 		if _, err := packets.ReadPacket(conn); err != nil {
 			return
 		}
-		if _, err := (&packets.Connack{Properties: &packets.Properties{}}).WriteTo(conn); err != nil {
+		if _, err := (&packets.Connack{Properties: &packets.Properties{}}).WriteTo(
+			conn); err != nil {
 			return
 		}
 		for buffer := make([]byte, 64<<10); ; {
@@ -48,13 +51,15 @@ func TestStartRecordSeparatesTLSRecords(t *testing.T) {
 			records <- append([]byte(nil), buffer[:n]...)
 		}
 	}()
-	p, err := NewPublisher(t.Context(), tls.Client(near, &tls.Config{InsecureSkipVerify: true}), &packets.Connect{ClientID: "c"}, 80)
+	p, err := NewPublisher(t.Context(), tls.Client(near, &tls.Config{InsecureSkipVerify: true}),
+		&packets.Connect{ClientID: "c"}, 80)
 	if err != nil {
 		t.Fatal(err)
 	}
 	publish := func(topic string) {
 		t.Helper()
-		if err := p.Publish(t.Context(), &packets.Publish{Topic: topic}, func(byte, error) {}); err != nil {
+		if err := p.Publish(t.Context(), &packets.Publish{Topic: topic},
+			func(byte, error) {}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,7 +86,8 @@ func TestStartRecordSeparatesTLSRecords(t *testing.T) {
 	_ = far.Close()
 }
 
-// The delay is paid for each read of the network, not for each TLS record: a broker writes one record for each message.
+// The delay is paid for each read of the network, not for each TLS record: a broker writes one
+// record for each message.
 func TestCoalescingDelayIsPaidOnceForManyTLSRecords(t *testing.T) {
 	const messages = 1000
 	config := serverTLS(t)
@@ -99,7 +105,8 @@ func TestCoalescingDelayIsPaidOnceForManyTLSRecords(t *testing.T) {
 			}
 			conn := tls.Server(raw, config)
 			defer func() { _ = conn.Close() }()
-			packet := AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1, Payload: []byte("v")})
+			packet := AppendPublish(nil,
+				&packets.Publish{Topic: "t", QoS: 1, PacketID: 1, Payload: []byte("v")})
 			for range messages {
 				if _, err := conn.Write(packet); err != nil {
 					return err
@@ -111,7 +118,10 @@ func TestCoalescingDelayIsPaidOnceForManyTLSRecords(t *testing.T) {
 			return nil // the client closed
 		}()
 	}()
-	dialer := &Dialer{Addresses: []Address{{Host: listener.Addr().String(), TLS: true}}, Timeout: 10 * time.Second, TLS: &tls.Config{InsecureSkipVerify: true}}
+	dialer := &Dialer{
+		Addresses: []Address{{Host: listener.Addr().String(), TLS: true}},
+		Timeout:   10 * time.Second, TLS: &tls.Config{InsecureSkipVerify: true},
+	}
 	network, err := dialer.Dial(t.Context())
 	if err != nil {
 		t.Fatal(err)

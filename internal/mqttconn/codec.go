@@ -13,12 +13,14 @@ import (
 // maxRemainingLength is the largest length that MQTT can express.
 const maxRemainingLength = 1<<28 - 1
 
-// PublishSize returns the size of the packet on the wire, which is what a Maximum Packet Size counts. It returns false if
-// the packet cannot be encoded at all. paho's encoder would truncate a long string without an error.
+// PublishSize returns the size of the packet on the wire, which is what a Maximum Packet Size
+// counts. It returns false if the packet cannot be encoded at all. paho's encoder would truncate a
+// long string without an error.
 func PublishSize(p *packets.Publish) (int, bool) {
 	properties, ok := propertiesSize(p.Properties)
 	size := remainingLength(p, properties)
-	return 1 + lengthSize(size) + size, ok && len(p.Topic) <= math.MaxUint16 && size <= maxRemainingLength
+	return 1 + lengthSize(size) + size, ok && len(p.Topic) <= math.MaxUint16 &&
+		size <= maxRemainingLength
 }
 
 func remainingLength(p *packets.Publish, properties int) int {
@@ -77,8 +79,9 @@ func propertiesSize(p *packets.Properties) (size int, ok bool) {
 	return size, ok
 }
 
-// AppendPublish appends the encoded packet, for which PublishSize must have returned true. It writes only the properties that
-// publishers of this project set. Unlike paho's encoder, it also writes an empty Correlation Data that is not nil.
+// AppendPublish appends the encoded packet, for which PublishSize must have returned true. It
+// writes only the properties that publishers of this project set. Unlike paho's encoder, it also
+// writes an empty Correlation Data that is not nil.
 func AppendPublish(dst []byte, p *packets.Publish) []byte {
 	header := packets.PUBLISH<<4 | p.QoS<<1
 	if p.Duplicate {
@@ -105,7 +108,8 @@ func appendProperties(dst []byte, p *packets.Properties) []byte {
 		dst = append(dst, packets.PropPayloadFormat, *p.PayloadFormat)
 	}
 	if p.MessageExpiry != nil {
-		dst = binary.BigEndian.AppendUint32(append(dst, packets.PropMessageExpiry), *p.MessageExpiry)
+		dst = binary.BigEndian.AppendUint32(append(dst, packets.PropMessageExpiry),
+			*p.MessageExpiry)
 	}
 	if p.ContentType != "" {
 		dst = appendText(append(dst, packets.PropContentType), p.ContentType)
@@ -163,7 +167,8 @@ func peekHeader(r *bufio.Reader, limit int) (header, size int, err error) {
 	}
 }
 
-// ReadPacket is paho's ReadPacket with a limit: it checks the size of the whole packet before it allocates anything.
+// ReadPacket is paho's ReadPacket with a limit: it checks the size of the whole packet before it
+// allocates anything.
 func ReadPacket(r *bufio.Reader, limit int) (*packets.ControlPacket, error) {
 	if _, _, err := peekHeader(r, limit); err != nil {
 		return nil, err

@@ -14,36 +14,39 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// Receiver has the callbacks and limits of a connection. MaxPacket and Publish are required. The functions are called on
-// the goroutine that reads, one at a time: while one blocks, nothing is read, and TCP applies backpressure.
+// Receiver has the callbacks and limits of a connection. MaxPacket and Publish are required. The
+// functions are called on the goroutine that reads, one at a time: while one blocks, nothing is
+// read, and TCP applies backpressure.
 type Receiver struct {
-	// MaxPacket is the size in bytes of the largest packet that is accepted. A reader allocates the size that a header
-	// claims.
+	// MaxPacket is the size in bytes of the largest packet that is accepted. A reader allocates the
+	// size that a header claims.
 	MaxPacket int
 	// Publish receives each message. It does not acknowledge it: see Acks.
 	Publish func(Message)
-	// Puback is called for each PUBACK. It returns false if the PUBACK is not for the caller's messages: these have packet
-	// ids below FirstID. It may be nil.
+	// Puback is called for each PUBACK. It returns false if the PUBACK is not for the caller's
+	// messages: these have packet ids below FirstID. It may be nil.
 	Puback func(id uint16, reason byte) bool
-	// Idle is called before each read from the network, before each packet that is no PUBLISH and is not taken by Puback,
-	// and when reading fails. The buffer may hold part of a message then. On a TLS connection that no Dialer made, Idle is
-	// not called before reads. It may be nil.
+	// Idle is called before each read from the network, before each packet that is no PUBLISH and
+	// is not taken by Puback, and when reading fails. The buffer may hold part of a message then.
+	// On a TLS connection that no Dialer made, Idle is not called before reads. It may be nil.
 	Idle func()
-	// DelaysAcks leaves the delay of TCP acknowledgements to the kernel, as other MQTT clients do. So round trips show what
-	// these wait for.
+	// DelaysAcks leaves the delay of TCP acknowledgements to the kernel, as other MQTT clients do.
+	// So round trips show what these wait for.
 	DelaysAcks bool
-	// CoalescingDelay returns for how long a read from the network may be delayed at most, so that more bytes gather; 0 is
-	// no delay. It may be nil.
+	// CoalescingDelay returns for how long a read from the network may be delayed at most, so that
+	// more bytes gather; 0 is no delay. It may be nil.
 	CoalescingDelay func() time.Duration
 }
 
-// FirstID is the first packet id that Publish and Subscribe use. Lower ones are the caller's, who sends with Send.
+// FirstID is the first packet id that Publish and Subscribe use. Lower ones are the caller's, who
+// sends with Send.
 const FirstID = 1 << 15
 
-// Conn is a connection to a broker. Writes are buffered: a goroutine, the flusher, sends them after each packet, or after
-// the reader's coalescing delay (Receiver.CoalescingDelay). Another one keeps the connection alive: any byte from the broker
-// is a sign of life, and while Receiver.Publish blocks the reader, the broker does not count as silent. All methods are safe
-// for concurrent use; Start is called once, and Close not from a Receiver.
+// Conn is a connection to a broker. Writes are buffered: a goroutine, the flusher, sends them after
+// each packet, or after the reader's coalescing delay (Receiver.CoalescingDelay). Another one keeps
+// the connection alive: any byte from the broker is a sign of life, and while Receiver.Publish
+// blocks the reader, the broker does not count as silent. All methods are safe for concurrent use;
+// Start is called once, and Close not from a Receiver.
 type Conn struct {
 	network   net.Conn
 	receiver  Receiver
@@ -60,14 +63,15 @@ type Conn struct {
 
 	writing sync.Mutex // held for one packet
 
-	mu       sync.Mutex
-	more     sync.Cond // the flusher waits for bytes
-	room     sync.Cond // a writer waits for room
-	out      []byte    // buffered, not yet sent
-	spare    []byte    // buffer for the next out
-	delaying bool      // the reader waits for the coalescing delay; the flusher is woken when that ends
-	err      error     // why the connection ended; nothing is written any more
-	closing  bool      // what is buffered is the last, and is sent within closeGrace
+	mu    sync.Mutex
+	more  sync.Cond // the flusher waits for bytes
+	room  sync.Cond // a writer waits for room
+	out   []byte    // buffered, not yet sent
+	spare []byte    // buffer for the next out
+	// the reader waits for the coalescing delay; the flusher is woken when that ends
+	delaying bool
+	err      error // why the connection ended; nothing is written any more
+	closing  bool  // what is buffered is the last, and is sent within closeGrace
 
 	done    chan struct{} // closed when err is set
 	workers sync.WaitGroup
@@ -76,18 +80,22 @@ type Conn struct {
 const (
 	readBuffer  = 64 << 10
 	maxBuffered = 1 << 20
-	// maxPublishing bounds the messages of Publish in flight. The broker's Receive Maximum bounds them, too.
+	// maxPublishing bounds the messages of Publish in flight. The broker's Receive Maximum bounds
+	// them, too.
 	maxPublishing = 64
 	// closeGrace is how long Close tries to send what is buffered, a DISCONNECT as a rule.
 	closeGrace = time.Second
-	// writeTimeout bounds one write to the network. A peer that does not read for that long loses the connection.
+	// writeTimeout bounds one write to the network. A peer that does not read for that long loses
+	// the connection.
 	writeTimeout = 30 * time.Second
 )
 
-// Connect makes the handshake on a connection, which it owns from now on, also when it fails. The context bounds the
-// handshake only. Nothing is read after the CONNACK before Start; Close must be called. If the broker rejects the
-// connection, the error wraps a *ReasonCodeError.
-func Connect(ctx context.Context, network net.Conn, connect *packets.Connect, receiver Receiver) (*Conn, *packets.Connack, error) {
+// Connect makes the handshake on a connection, which it owns from now on, also when it fails. The
+// context bounds the handshake only. Nothing is read after the CONNACK before Start; Close must be
+// called. If the broker rejects the connection, the error wraps a *ReasonCodeError.
+func Connect(ctx context.Context, network net.Conn, connect *packets.Connect,
+	receiver Receiver,
+) (*Conn, *packets.Connack, error) {
 	c := newConn(network, receiver)
 	connack, err := handshake(ctx, c.network, c.reader, connect, receiver.MaxPacket)
 	if err != nil {
@@ -104,7 +112,8 @@ func Connect(ctx context.Context, network net.Conn, connect *packets.Connect, re
 
 func newConn(network net.Conn, receiver Receiver) *Conn {
 	c := &Conn{
-		receiver: receiver, maxPacket: math.MaxInt, slots: make(chan struct{}, maxPublishing), done: make(chan struct{}),
+		receiver: receiver, maxPacket: math.MaxInt, slots: make(chan struct{}, maxPublishing),
+		done:    make(chan struct{}),
 		waiting: waiting{requests: make(map[uint16]*request)},
 	}
 	c.coalesce, c.network = coalescerOf(network)
@@ -121,17 +130,20 @@ func (c *Conn) Start() {
 	c.workers.Go(c.ping)
 }
 
-// MaxPacket returns the size in bytes of the largest packet that the broker accepts; math.MaxInt without a limit.
+// MaxPacket returns the size in bytes of the largest packet that the broker accepts; math.MaxInt
+// without a limit.
 func (c *Conn) MaxPacket() int { return c.maxPacket }
 
 // RemoteAddr returns the broker's address.
 func (c *Conn) RemoteAddr() net.Addr { return c.network.RemoteAddr() }
 
-// Done returns a channel that is closed when the connection has ended. Receiver.Publish may still run.
+// Done returns a channel that is closed when the connection has ended. Receiver.Publish may still
+// run.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err returns why the connection ended, or nil: a *ReasonCodeError after a DISCONNECT, io.EOF if the broker closed it
-// without one, ErrSilent, ErrClosed after Close, ErrPacketTooLarge, or an error of the network.
+// Err returns why the connection ended, or nil: a *ReasonCodeError after a DISCONNECT, io.EOF if
+// the broker closed it without one, ErrSilent, ErrClosed after Close, ErrPacketTooLarge, or an
+// error of the network.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -305,8 +317,9 @@ func (c *Conn) failLocked(err error) {
 	_ = c.network.SetWriteDeadline(time.Now().Add(closeGrace)) // a write in progress may block
 }
 
-// Close sends what is buffered and a DISCONNECT, which keeps the session, for at most closeGrace, and waits until the
-// connection has ended and Receiver.Publish has returned. It may be called several times.
+// Close sends what is buffered and a DISCONNECT, which keeps the session, for at most closeGrace,
+// and waits until the connection has ended and Receiver.Publish has returned. It may be called
+// several times.
 func (c *Conn) Close() {
 	c.mu.Lock()
 	if c.err == nil {
@@ -318,7 +331,8 @@ func (c *Conn) Close() {
 	c.workers.Wait()
 }
 
-// ping sends a PINGREQ twice per keep-alive time, and ends the connection if there was no sign of life since the last one.
+// ping sends a PINGREQ twice per keep-alive time, and ends the connection if there was no sign of
+// life since the last one.
 func (c *Conn) ping() {
 	if c.keepAlive <= 0 {
 		return
@@ -333,7 +347,8 @@ func (c *Conn) ping() {
 		if busy.CompareAndSwap(false, true) {
 			sending.Go(func() {
 				defer busy.Store(false)
-				_ = c.Send([]byte{packets.PINGREQ << 4, 0}) // an error means that the connection has ended
+				// an error means that the connection has ended
+				_ = c.Send([]byte{packets.PINGREQ << 4, 0})
 			})
 		}
 		select {
@@ -348,6 +363,7 @@ func (c *Conn) ping() {
 	}
 }
 
-// signsOfLife counts received packets, reads that returned bytes, and the blocked pieces of long writes that went through. A
-// large packet delays the PINGRESP, but its bytes show that the broker is alive.
+// signsOfLife counts received packets, reads that returned bytes, and the blocked pieces of long
+// writes that went through. A large packet delays the PINGRESP, but its bytes show that the broker
+// is alive.
 func (c *Conn) signsOfLife() uint64 { return c.received.Load() + c.coalesce.alive.Load() }

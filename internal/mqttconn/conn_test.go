@@ -13,8 +13,11 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// connected connects by a broker that answers CONNECT, and returns the broker's end. Reading has begun.
-func connected(t *testing.T, properties *packets.Properties, receiver Receiver) (c *Conn, broker net.Conn) {
+// connected connects by a broker that answers CONNECT, and returns the broker's end. Reading has
+// begun.
+func connected(t *testing.T, properties *packets.Properties, receiver Receiver) (c *Conn,
+	broker net.Conn,
+) {
 	t.Helper()
 	near, far := net.Pipe()
 	go func() {
@@ -25,7 +28,8 @@ func connected(t *testing.T, properties *packets.Properties, receiver Receiver) 
 	if receiver.MaxPacket == 0 {
 		receiver.MaxPacket = 1 << 20
 	}
-	c, _, err := Connect(t.Context(), near, &packets.Connect{ClientID: "c", KeepAlive: 30}, receiver)
+	c, _, err := Connect(t.Context(), near, &packets.Connect{ClientID: "c", KeepAlive: 30},
+		receiver)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,23 +52,30 @@ func reply(conn net.Conn, answer func(*packets.ControlPacket) packets.Packet) {
 	}
 }
 
-// Publish returns the reason code of the PUBACK, and Subscribe an error unless each filter gets its QoS. A SUBACK must have
-// exactly one reason code for each filter.
+// Publish returns the reason code of the PUBACK, and Subscribe an error unless each filter gets its
+// QoS. A SUBACK must have exactly one reason code for each filter.
 func TestPublishAndSubscribeWaitForTheirAnswers(t *testing.T) {
 	suback := []byte{1, 0}
 	c, broker := connected(t, &packets.Properties{}, Receiver{Publish: func(Message) {}})
 	go reply(broker, func(packet *packets.ControlPacket) packets.Packet {
 		switch content := packet.Content.(type) {
 		case *packets.Publish:
-			return &packets.Puback{PacketID: content.PacketID, ReasonCode: 0x87, Properties: &packets.Properties{}}
+			return &packets.Puback{
+				PacketID: content.PacketID, ReasonCode: 0x87,
+				Properties: &packets.Properties{},
+			}
 		case *packets.Subscribe:
-			return &packets.Suback{PacketID: content.PacketID, Reasons: suback, Properties: &packets.Properties{}}
+			return &packets.Suback{
+				PacketID: content.PacketID, Reasons: suback,
+				Properties: &packets.Properties{},
+			}
 		case *packets.Pingreq:
 			return &packets.Pingresp{}
 		}
 		return nil
 	})
-	if reason, err := c.Publish(t.Context(), &Publish{Topic: "t", QoS: 1}); reason != 0x87 || err != nil {
+	if reason, err := c.Publish(t.Context(), &Publish{Topic: "t", QoS: 1}); reason != 0x87 ||
+		err != nil {
 		t.Errorf("reason 0x%02X, %v", reason, err)
 	}
 	if reason, err := c.Publish(t.Context(), &Publish{Topic: "t"}); reason != 0 || err != nil {
@@ -74,7 +85,14 @@ func TestPublishAndSubscribeWaitForTheirAnswers(t *testing.T) {
 	for _, test := range []struct {
 		suback []byte
 		ok     bool
-	}{{[]byte{1, 0}, true}, {[]byte{0, 0}, false}, {[]byte{1, 0x87}, false}, {[]byte{1}, false}, {nil, false}, {[]byte{1, 0, 0}, false}} {
+	}{
+		{[]byte{1, 0}, true},
+		{[]byte{0, 0}, false},
+		{[]byte{1, 0x87}, false},
+		{[]byte{1}, false},
+		{nil, false},
+		{[]byte{1, 0, 0}, false},
+	} {
 		suback = test.suback
 		if err := c.Subscribe(t.Context(), filters...); (err == nil) != test.ok {
 			t.Errorf("a SUBACK with %x: %v", test.suback, err)
@@ -87,13 +105,17 @@ func TestPublishAndSubscribeWaitForTheirAnswers(t *testing.T) {
 	}
 }
 
-// No more messages are in flight than the broker's Receive Maximum allows, also when callers stop waiting. A message above
-// its Maximum Packet Size is not sent.
+// No more messages are in flight than the broker's Receive Maximum allows, also when callers stop
+// waiting. A message above its Maximum Packet Size is not sent.
 func TestPublishRespectsTheBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit, window := uint32(100), uint16(2)
-		c, broker := connected(t, &packets.Properties{MaximumPacketSize: &limit, ReceiveMaximum: &window}, Receiver{Publish: func(Message) {}})
-		if _, err := c.Publish(t.Context(), &Publish{Topic: "t", QoS: 1, Payload: make([]byte, 100)}); !errors.Is(err, ErrTooLarge) {
+		c, broker := connected(t,
+			&packets.Properties{MaximumPacketSize: &limit, ReceiveMaximum: &window},
+			Receiver{Publish: func(Message) {}})
+		if _, err := c.Publish(t.Context(),
+			&Publish{Topic: "t", QoS: 1, Payload: make([]byte, 100)}); !errors.Is(err,
+			ErrTooLarge) {
 			t.Errorf("too large: %v", err)
 		}
 		var ids []uint16
@@ -118,7 +140,9 @@ func TestPublishRespectsTheBroker(t *testing.T) {
 		if len(ids) != 2 || ids[0] < FirstID || ids[0] == ids[1] {
 			t.Fatalf("packet ids %v are in flight", ids)
 		}
-		_, _ = (&packets.Puback{PacketID: ids[0], Properties: &packets.Properties{}}).WriteTo(broker) // late
+		// late
+		_, _ = (&packets.Puback{PacketID: ids[0], Properties: &packets.Properties{}}).WriteTo(
+			broker)
 		if _ = try(); len(ids) != 3 {
 			t.Errorf("%d messages after a PUBACK that nobody waited for", len(ids))
 		}
@@ -134,17 +158,36 @@ func TestConnectionSaysWhyItEnded(t *testing.T) {
 		want error
 	}{
 		"the broker closes": {func(_ *Conn, broker net.Conn) {
-			_, _ = io.ReadFull(broker, make([]byte, 2)) // PINGREQ, so that no write fails before the read
+			// PINGREQ, so that no write fails before the read
+			_, _ = io.ReadFull(broker, make([]byte, 2))
 			_ = broker.Close()
 		}, io.EOF},
-		"a packet too large":      {func(_ *Conn, broker net.Conn) { _, _ = broker.Write([]byte{0x30, 0xff, 0xff, 0x7f}) }, ErrPacketTooLarge},
-		"a CONNACK in the middle": {func(_ *Conn, broker net.Conn) { _, _ = broker.Write([]byte{0x20, 3, 0, 0, 0}) }, nil},
-		"this side":               {func(c *Conn, broker net.Conn) { go func() { _, _ = io.Copy(io.Discard, broker) }(); c.Close() }, ErrClosed},
-		"silence":                 {func(_ *Conn, broker net.Conn) { _, _ = io.Copy(io.Discard, broker) }, ErrSilent},
+		"a packet too large": {func(_ *Conn, broker net.Conn) {
+			_,
+				_ = broker.Write([]byte{0x30, 0xff, 0xff, 0x7f})
+		}, ErrPacketTooLarge},
+		"a CONNACK in the middle": {func(_ *Conn, broker net.Conn) {
+			_,
+				_ = broker.Write([]byte{0x20, 3, 0, 0, 0})
+		}, nil},
+		"this side": {
+			func(c *Conn,
+				broker net.Conn,
+			) {
+				go func() { _, _ = io.Copy(io.Discard, broker) }()
+				c.Close()
+			},
+			ErrClosed,
+		},
+		"silence": {func(_ *Conn, broker net.Conn) {
+			_,
+				_ = io.Copy(io.Discard, broker)
+		}, ErrSilent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c, broker := connected(t, &packets.Properties{}, Receiver{Publish: func(Message) {}})
+				c, broker := connected(t, &packets.Properties{},
+					Receiver{Publish: func(Message) {}})
 				test.end(c, broker)
 				<-c.Done()
 				if err := c.Err(); err == nil || test.want != nil && !errors.Is(err, test.want) {
@@ -157,7 +200,10 @@ func TestConnectionSaysWhyItEnded(t *testing.T) {
 	}
 	t.Run("DISCONNECT", func(t *testing.T) {
 		c, broker := connected(t, &packets.Properties{}, Receiver{Publish: func(Message) {}})
-		_, _ = (&packets.Disconnect{ReasonCode: ReasonSessionTakenOver, Properties: &packets.Properties{}}).WriteTo(broker)
+		_, _ = (&packets.Disconnect{
+			ReasonCode: ReasonSessionTakenOver,
+			Properties: &packets.Properties{},
+		}).WriteTo(broker)
 		<-c.Done()
 		if !IsTakenOver(c.Err()) {
 			t.Error(c.Err())
@@ -167,7 +213,8 @@ func TestConnectionSaysWhyItEnded(t *testing.T) {
 	})
 }
 
-// A CONNACK that refuses, or that says what MQTT forbids, is an error, and the context bounds the handshake.
+// A CONNACK that refuses, or that says what MQTT forbids, is an error, and the context bounds the
+// handshake.
 func TestHandshakeFails(t *testing.T) {
 	zero := uint16(0)
 	for name, connack := range map[string]*packets.Connack{
@@ -179,13 +226,15 @@ func TestHandshakeFails(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				near, far := net.Pipe()
 				go func() {
-					if _, err := ReadPacket(bufio.NewReader(far), 1<<20); err == nil && connack != nil {
+					if _, err := ReadPacket(bufio.NewReader(far), 1<<20); err == nil &&
+						connack != nil {
 						_, _ = connack.WriteTo(far)
 					}
 				}()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				if c, _, err := Connect(ctx, near, &packets.Connect{ClientID: "c"}, Receiver{MaxPacket: 1024}); err == nil {
+				if c, _, err := Connect(ctx, near, &packets.Connect{ClientID: "c"},
+					Receiver{MaxPacket: 1024}); err == nil {
 					c.Close()
 					t.Error("connected")
 				}
@@ -198,8 +247,10 @@ func TestHandshakeFails(t *testing.T) {
 // While the broker does not read, Close takes at most closeGrace, and ends a Send that is blocked.
 func TestCloseEndsABlockedSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		never := uint16(0) // no PINGREQ: it would wait for a mutex, which is not durable in a bubble
-		c, broker := connected(t, &packets.Properties{ServerKeepAlive: &never}, Receiver{Publish: func(Message) {}})
+		// no PINGREQ: it would wait for a mutex, which is not durable in a bubble
+		never := uint16(0)
+		c, broker := connected(t, &packets.Properties{ServerKeepAlive: &never},
+			Receiver{Publish: func(Message) {}})
 		sent := make(chan error, 1)
 		go func() {
 			var err error

@@ -12,10 +12,12 @@ import (
 // errMalformed says that a packet is not what MQTT 5 allows, or not what was asked of the broker.
 var errMalformed = errors.New("mqtt: malformed packet")
 
-// maxPuback is how many bytes of a PUBACK are read ahead for parsePuback. Its header, packet id and reason code have at most 8 bytes; properties follow.
+// maxPuback is how many bytes of a PUBACK are read ahead for parsePuback. Its header, packet id and
+// reason code have at most 8 bytes; properties follow.
 const maxPuback = 16
 
-// parsePuback reads the beginning of a PUBACK. The packet begins with its fixed header, of headerSize bytes.
+// parsePuback reads the beginning of a PUBACK. The packet begins with its fixed header, of
+// headerSize bytes.
 func parsePuback(packet []byte, headerSize int) (id uint16, reason byte, ok bool) {
 	if len(packet) < headerSize+2 {
 		return 0, 0, false
@@ -35,8 +37,9 @@ type received struct {
 	user       [4]UserProperty // as many as most requests have
 }
 
-// readPublish reads a PUBLISH of size bytes, the fixed header of headerSize bytes included. It allocates three times: the packet, the text before the
-// payload, and the message. paho's decoder allocates for each field.
+// readPublish reads a PUBLISH of size bytes, the fixed header of headerSize bytes included. It
+// allocates three times: the packet, the text before the payload, and the message. paho's decoder
+// allocates for each field.
 func readPublish(r *bufio.Reader, headerSize, size int) (Message, error) {
 	packet := make([]byte, size)
 	if _, err := io.ReadFull(r, packet); err != nil {
@@ -45,8 +48,8 @@ func readPublish(r *bufio.Reader, headerSize, size int) (Message, error) {
 	return parsePublish(packet, headerSize)
 }
 
-// parsePublish reads a PUBLISH. The packet begins with its fixed header, of headerSize bytes. Payload and Correlation Data point into the packet, which
-// must not change any more.
+// parsePublish reads a PUBLISH. The packet begins with its fixed header, of headerSize bytes.
+// Payload and Correlation Data point into the packet, which must not change any more.
 func parsePublish(packet []byte, headerSize int) (Message, error) {
 	message := &received{}
 	p := &message.publish
@@ -73,17 +76,22 @@ func parsePublish(packet []byte, headerSize int) (Message, error) {
 	if inner.bad {
 		return Message{}, errMalformed
 	}
-	return Message{Publish: p, Size: len(packet) + len(text), Redelivered: packet[0]&duplicate != 0}, nil
+	return Message{
+		Publish: p, Size: len(packet) + len(text),
+		Redelivered: packet[0]&duplicate != 0,
+	}, nil
 }
 
 // duplicate is the DUP flag of a fixed header.
 const duplicate = 1 << 3
 
-// maxUserProperties bounds the user properties that are kept of a message, because each takes more memory than it takes in the packet. The last ones are
-// kept: what a broker stamps on a message comes last.
+// maxUserProperties bounds the user properties that are kept of a message, because each takes more
+// memory than it takes in the packet. The last ones are kept: what a broker stamps on a message
+// comes last.
 const maxUserProperties = 1000
 
-// parseProperties reads the properties up to the end of the cursor's body. text is a copy of that body.
+// parseProperties reads the properties up to the end of the cursor's body. text is a copy of that
+// body.
 func (m *received) parseProperties(c *cursor, text string) {
 	p := &m.properties
 	p.User = m.user[:0]
@@ -113,7 +121,9 @@ func (m *received) parseProperties(c *cursor, text string) {
 				p.User = p.User[1:]
 			}
 			p.User = append(p.User, UserProperty{Key: key, Value: value})
-		default: // a topic alias, which this client does not allow, or a property that a PUBLISH cannot have
+		default:
+			// a topic alias, which this client does not allow, or a property that a PUBLISH cannot
+			// have
 			c.bad = true
 		}
 	}
@@ -157,7 +167,8 @@ func (c *cursor) uint32() uint32 {
 	return 0
 }
 
-// bytes reads a field that begins with its length, in two bytes. It returns nil only for a malformed field, not for an empty one.
+// bytes reads a field that begins with its length, in two bytes. It returns nil only for a
+// malformed field, not for an empty one.
 func (c *cursor) bytes() []byte { return c.next(int(c.uint16())) }
 
 // length reads a variable byte integer.

@@ -22,10 +22,11 @@ type Address struct {
 	TLS  bool
 }
 
-// ParseAddress reads mqtt://host[:port], mqtts://host[:port] (also tcp, ssl and tls), or host:port. The ports are 1883 and
-// 8883 where none is given.
+// ParseAddress reads mqtt://host[:port], mqtts://host[:port] (also tcp, ssl and tls), or host:port.
+// The ports are 1883 and 8883 where none is given.
 func ParseAddress(text string) (Address, error) {
-	malformed := fmt.Errorf("%w: want mqtt://host:port or mqtts://host:port", ErrAddress) // without the text: it may hold a password
+	// without the text: it may hold a password
+	malformed := fmt.Errorf("%w: want mqtt://host:port or mqtts://host:port", ErrAddress)
 	if !strings.Contains(text, "://") {
 		host, port, err := net.SplitHostPort(text)
 		if err != nil || host == "" || !validPort(port) {
@@ -34,7 +35,8 @@ func ParseAddress(text string) (Address, error) {
 		return Address{Host: text}, nil
 	}
 	parsed, err := url.Parse(text)
-	if err != nil || parsed.Hostname() == "" || (parsed.Path != "" && parsed.Path != "/") || parsed.RawQuery != "" || parsed.Fragment != "" || parsed.User != nil {
+	if err != nil || parsed.Hostname() == "" || (parsed.Path != "" && parsed.Path != "/") ||
+		parsed.RawQuery != "" || parsed.Fragment != "" || parsed.User != nil {
 		return Address{}, malformed
 	}
 	port, address := "1883", Address{}
@@ -60,13 +62,16 @@ func validPort(port string) bool {
 	return err == nil && number > 0
 }
 
-// Dialer connects to the first of several addresses that answers, beginning with the one that answered last. It is safe for concurrent use.
+// Dialer connects to the first of several addresses that answers, beginning with the one that
+// answered last. It is safe for concurrent use.
 type Dialer struct {
 	Addresses []Address
 	TLS       *tls.Config // for addresses with TLS
-	// Renew returns a new configuration for each connection, because the files that it is made from may change. It takes precedence over TLS. It may be nil.
-	Renew   func() (*tls.Config, error)
-	Timeout time.Duration // bounds an attempt to connect to one address, with its TLS handshake; required
+	// Renew returns a new configuration for each connection, because the files that it is made from
+	// may change. It takes precedence over TLS. It may be nil.
+	Renew func() (*tls.Config, error)
+	// bounds an attempt to connect to one address, with its TLS handshake; required
+	Timeout time.Duration
 	// Network opens the network connection; nil is TCP.
 	Network func(ctx context.Context, address string) (net.Conn, error)
 
@@ -79,8 +84,8 @@ func (d *Dialer) Dial(ctx context.Context) (net.Conn, error) {
 	return conn, err
 }
 
-// DialSame connects to the address with which the next Dial begins, and to no other one: for a connection that
-// is of use only where another one of the process is.
+// DialSame connects to the address with which the next Dial begins, and to no other one: for a
+// connection that is of use only where another one of the process is.
 func (d *Dialer) DialSame(ctx context.Context) (net.Conn, error) {
 	if len(d.Addresses) == 0 {
 		return nil, errNoAddress
@@ -109,23 +114,24 @@ func (d *Dialer) DialAny(ctx context.Context) (conn net.Conn, place int, err err
 	return nil, 0, errors.Join(failures...)
 }
 
-// Prefer makes the next Dial begin with an address, by its place among Addresses. It does nothing for a place
-// that is not there.
+// Prefer makes the next Dial begin with an address, by its place among Addresses. It does nothing
+// for a place that is not there.
 func (d *Dialer) Prefer(place int) {
 	if place >= 0 && place < len(d.Addresses) {
 		d.first.Store(uint32(place))
 	}
 }
 
-// Next makes the next Dial begin with another address. Callers use it if a broker accepts the network connection but does not work otherwise.
+// Next makes the next Dial begin with another address. Callers use it if a broker accepts the
+// network connection but does not work otherwise.
 func (d *Dialer) Next() {
 	if len(d.Addresses) > 0 {
 		d.first.Store((d.first.Load() + 1) % uint32(len(d.Addresses)))
 	}
 }
 
-// dial connects to one address. It takes at most Timeout, and at most 1/left of the time until the deadline. left is the number of addresses
-// that are not tried yet, this one included.
+// dial connects to one address. It takes at most Timeout, and at most 1/left of the time until the
+// deadline. left is the number of addresses that are not tried yet, this one included.
 func (d *Dialer) dial(ctx context.Context, address Address, left int) (net.Conn, error) {
 	timeout := d.Timeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -153,12 +159,14 @@ func (d *Dialer) dial(ctx context.Context, address Address, left int) (net.Conn,
 	}
 	secure := plain.withTLS(config)
 	if err := secure.HandshakeContext(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("TLS handshake with %s: %w", address.Host, err), conn.Close())
+		return nil, errors.Join(fmt.Errorf("TLS handshake with %s: %w", address.Host, err),
+			conn.Close())
 	}
 	return secure, nil
 }
 
-// config returns the TLS configuration for an address, or nil without TLS. If the configuration has no ServerName, it sets the host of the address.
+// config returns the TLS configuration for an address, or nil without TLS. If the configuration has
+// no ServerName, it sets the host of the address.
 func (d *Dialer) config(address Address) (*tls.Config, error) {
 	if !address.TLS {
 		return nil, nil

@@ -1,5 +1,5 @@
-// Package mqttconn has MQTT 5 connections as Holdfast needs them, on the codec of paho.golang. A connection that
-// subscribes is used like this:
+// Package mqttconn has MQTT 5 connections as Holdfast needs them, on the codec of paho.golang. A
+// connection that subscribes is used like this:
 //
 //		conn, connack, err := mqttconn.Connect(ctx, network, login.Packet(clientID, false), mqttconn.Receiver{
 //			MaxPacket: 1 << 20,
@@ -18,6 +18,6 @@
 //	  - Publisher is a connection that only publishes, fast, and reports every PUBACK.
 //	  - Dialer tries several addresses in turn.
 //
-// Locks are taken in this order: Acks.mu, Conn.writing, Conn.mu. Publisher.mu is held alone. A Receiver is called without
-// a lock.
+// Locks are taken in this order: Acks.mu, Conn.writing, Conn.mu. Publisher.mu is held alone. A
+// Receiver is called without a lock.
 package mqttconn

@@ -6,11 +6,13 @@ import (
 )
 
 var (
-	// ErrTooLarge says that a message is larger than the broker's Maximum Packet Size, or cannot be encoded. Nothing was sent.
+	// ErrTooLarge says that a message is larger than the broker's Maximum Packet Size, or cannot be
+	// encoded. Nothing was sent.
 	ErrTooLarge = errors.New("mqtt: larger than the broker accepts")
 	// ErrClosed says that the connection was closed on this side.
 	ErrClosed = errors.New("mqtt: connection closed")
-	// ErrSilent says that for half the keep-alive time no byte arrived, and no part of a long write went through.
+	// ErrSilent says that for half the keep-alive time no byte arrived, and no part of a long write
+	// went through.
 	ErrSilent = errors.New("mqtt: the broker is silent")
 )
 
@@ -21,10 +23,12 @@ type ReasonCodeError struct {
 }
 
 func (r *ReasonCodeError) Error() string {
-	return fmt.Sprintf("mqtt: the broker rejected or closed the connection: reason code 0x%02X %s", r.Reason, r.Text)
+	return fmt.Sprintf("mqtt: the broker rejected or closed the connection: reason code 0x%02X %s",
+		r.Reason, r.Text)
 }
 
-// IsTakenOver reports whether a connection ended because another client connected under its client id.
+// IsTakenOver reports whether a connection ended because another client connected under its client
+// id.
 func IsTakenOver(err error) bool {
 	var refusal *ReasonCodeError
 	return errors.As(err, &refusal) && refusal.Reason == ReasonSessionTakenOver

@@ -12,8 +12,11 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// handshake sends CONNECT and reads the CONNACK. It sets the Maximum Packet Size of the CONNECT to maxPacket.
-func handshake(ctx context.Context, network net.Conn, reader *bufio.Reader, connect *packets.Connect, maxPacket int) (*packets.Connack, error) {
+// handshake sends CONNECT and reads the CONNACK. It sets the Maximum Packet Size of the CONNECT to
+// maxPacket.
+func handshake(ctx context.Context, network net.Conn, reader *bufio.Reader,
+	connect *packets.Connect, maxPacket int,
+) (*packets.Connack, error) {
 	stop := context.AfterFunc(ctx, func() { _ = network.SetDeadline(time.Unix(1, 0)) })
 	connack, err := exchange(network, reader, connect, maxPacket)
 	if !stop() && err == nil {
@@ -22,12 +25,15 @@ func handshake(ctx context.Context, network net.Conn, reader *bufio.Reader, conn
 	return connack, err
 }
 
-func exchange(network net.Conn, reader *bufio.Reader, connect *packets.Connect, maxPacket int) (*packets.Connack, error) {
+func exchange(network net.Conn, reader *bufio.Reader, connect *packets.Connect,
+	maxPacket int,
+) (*packets.Connack, error) {
 	if connect.Properties == nil {
 		connect.Properties = &packets.Properties{}
 	}
 	limit := uint32(maxPacket)
-	connect.ProtocolName, connect.ProtocolVersion, connect.Properties.MaximumPacketSize = "MQTT", 5, &limit
+	connect.ProtocolName, connect.ProtocolVersion, connect.Properties.MaximumPacketSize = "MQTT", 5,
+		&limit
 	if _, err := connect.WriteTo(network); err != nil {
 		return nil, err
 	}
@@ -40,7 +46,10 @@ func exchange(network net.Conn, reader *bufio.Reader, connect *packets.Connect, 
 	case !ok:
 		return nil, fmt.Errorf("mqtt: %s instead of CONNACK", packet.PacketType())
 	case connack.ReasonCode >= 0x80:
-		return nil, &ReasonCodeError{Reason: connack.ReasonCode, Text: connack.Properties.ReasonString}
+		return nil, &ReasonCodeError{
+			Reason: connack.ReasonCode,
+			Text:   connack.Properties.ReasonString,
+		}
 	case connack.Properties.ReceiveMaximum != nil && *connack.Properties.ReceiveMaximum == 0:
 		return nil, errors.New("mqtt: CONNACK with Receive Maximum 0")
 	}

@@ -12,9 +12,11 @@ import (
 type Login struct {
 	Dialer   *Dialer
 	Username string // empty is a login without one
-	// Password is asked for each connection, so that it may change; nil is a login without one. It must be safe for concurrent use.
-	Password  func() []byte
-	KeepAlive time.Duration // of MQTT, below 65536 s; a fraction of a second is cut off, and 0 turns keep-alive off
+	// Password is asked for each connection, so that it may change; nil is a login without one. It
+	// must be safe for concurrent use.
+	Password func() []byte
+	// of MQTT, below 65536 s; a fraction of a second is cut off, and 0 turns keep-alive off
+	KeepAlive time.Duration
 	Timeout   time.Duration // bounds a connection attempt
 	Window    int           // most messages in flight on a Publisher; must be positive
 }
@@ -32,14 +34,15 @@ func (l *Login) Packet(clientID string, cleanStart bool) *packets.Connect {
 	password := l.PasswordNow()
 	return &packets.Connect{
 		ClientID: clientID, CleanStart: cleanStart, KeepAlive: uint16(l.KeepAlive / time.Second),
-		Username: l.Username, UsernameFlag: l.Username != "", Password: password, PasswordFlag: password != nil,
-		Properties: &packets.Properties{},
+		Username: l.Username, UsernameFlag: l.Username != "", Password: password,
+		PasswordFlag: password != nil,
+		Properties:   &packets.Properties{},
 	}
 }
 
-// Publisher connects under a client id, with a clean start, only to publish. It goes to the address that the
-// dialer has come to, and to no other one: the node's own session chooses the broker, and clients of that
-// broker do not receive what is published at another one.
+// Publisher connects under a client id, with a clean start, only to publish. It goes to the address
+// that the dialer has come to, and to no other one: the node's own session chooses the broker, and
+// clients of that broker do not receive what is published at another one.
 func (l *Login) Publisher(ctx context.Context, clientID string) (*Publisher, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()

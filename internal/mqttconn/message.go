@@ -46,11 +46,13 @@ func (p *Publish) Packet() *packets.Publish {
 	packet := &packets.Publish{Topic: p.Topic, Payload: p.Payload, QoS: p.QoS, Retain: p.Retain}
 	if from := p.Properties; from != nil {
 		packet.Properties = &packets.Properties{
-			PayloadFormat: from.PayloadFormat, MessageExpiry: from.MessageExpiry, ContentType: from.ContentType,
+			PayloadFormat: from.PayloadFormat, MessageExpiry: from.MessageExpiry,
+			ContentType:   from.ContentType,
 			ResponseTopic: from.ResponseTopic, CorrelationData: from.CorrelationData,
 		}
 		for _, user := range from.User {
-			packet.Properties.User = append(packet.Properties.User, packets.User{Key: user.Key, Value: user.Value})
+			packet.Properties.User = append(packet.Properties.User,
+				packets.User{Key: user.Key, Value: user.Value})
 		}
 	}
 	return packet
@@ -59,9 +61,10 @@ func (p *Publish) Packet() *packets.Publish {
 // Message is a received PUBLISH.
 type Message struct {
 	*Publish
-	// Size is the size in bytes of the packet and of the copy of its text, which the strings and byte slices of the
-	// message point into. It does not count the list of user properties.
+	// Size is the size in bytes of the packet and of the copy of its text, which the strings and
+	// byte slices of the message point into. It does not count the list of user properties.
 	Size int
-	// Redelivered is the DUP flag: the broker may have sent the message before, on an earlier connection of the session.
+	// Redelivered is the DUP flag: the broker may have sent the message before, on an earlier
+	// connection of the session.
 	Redelivered bool
 }

@@ -30,16 +30,23 @@ func TestEncodedPublishIsWhatPahoReads(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`[a-z]{0,200}`)
 		p := &packets.Publish{
-			Topic: "t" + text.Draw(t, "topic"), QoS: 1, PacketID: rapid.Uint16Range(1, 65535).Draw(t, "id"),
-			Retain: rapid.Bool().Draw(t, "retain"), Duplicate: rapid.Bool().Draw(t, "dup"),
-			Payload:    bytes.Repeat([]byte("x"), rapid.IntRange(0, 20_000).Draw(t, "payload")),
-			Properties: &packets.Properties{ContentType: text.Draw(t, "type"), ResponseTopic: text.Draw(t, "response")},
+			Topic: "t" + text.Draw(t, "topic"), QoS: 1,
+			PacketID: rapid.Uint16Range(1, 65535).Draw(t, "id"),
+			Retain:   rapid.Bool().Draw(t, "retain"), Duplicate: rapid.Bool().Draw(t, "dup"),
+			Payload: bytes.Repeat([]byte("x"), rapid.IntRange(0, 20_000).Draw(t, "payload")),
+			Properties: &packets.Properties{
+				ContentType:   text.Draw(t, "type"),
+				ResponseTopic: text.Draw(t, "response"),
+			},
 		}
 		if rapid.Bool().Draw(t, "more") {
 			format, expiry := byte(1), uint32(7)
 			p.Properties.PayloadFormat, p.Properties.MessageExpiry = &format, &expiry
 			p.Properties.CorrelationData = []byte(text.Draw(t, "correlation"))
-			p.Properties.User = []packets.User{{Key: text.Draw(t, "key"), Value: text.Draw(t, "value")}, {Key: "a", Value: "b"}}
+			p.Properties.User = []packets.User{{
+				Key:   text.Draw(t, "key"),
+				Value: text.Draw(t, "value"),
+			}, {Key: "a", Value: "b"}}
 		}
 		encoded := AppendPublish(nil, p)
 		if size, ok := PublishSize(p); !ok || size != len(encoded) {
@@ -50,9 +57,13 @@ func TestEncodedPublishIsWhatPahoReads(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := packet.Content.(*packets.Publish)
-		if got.Topic != p.Topic || got.PacketID != p.PacketID || !bytes.Equal(got.Payload, p.Payload) || got.Retain != p.Retain || got.Duplicate != p.Duplicate ||
-			!bytes.Equal(got.Properties.CorrelationData, p.Properties.CorrelationData) || len(got.Properties.User) != len(p.Properties.User) ||
-			got.Properties.ResponseTopic != p.Properties.ResponseTopic || got.Properties.ContentType != p.Properties.ContentType {
+		if got.Topic != p.Topic || got.PacketID != p.PacketID ||
+			!bytes.Equal(got.Payload, p.Payload) || got.Retain != p.Retain ||
+			got.Duplicate != p.Duplicate ||
+			!bytes.Equal(got.Properties.CorrelationData, p.Properties.CorrelationData) ||
+			len(got.Properties.User) != len(p.Properties.User) ||
+			got.Properties.ResponseTopic != p.Properties.ResponseTopic ||
+			got.Properties.ContentType != p.Properties.ContentType {
 			t.Fatalf("%+v\n%+v", got, p)
 		}
 	})
@@ -63,14 +74,21 @@ func TestEncodedPublishIsWhatPahoReads(t *testing.T) {
 
 // A header that claims more than the limit is refused before the rest of the packet is read.
 func TestReadPacketIsBounded(t *testing.T) {
-	for _, header := range []string{"\x30\xff\xff\xff\x7f", "\x30\xff\xff\xff\xff\x0f", "\x30\x80\x80\x80\x80\x01", "\x30\x81\x08"} {
+	for _, header := range []string{
+		"\x30\xff\xff\xff\x7f", "\x30\xff\xff\xff\xff\x0f",
+		"\x30\x80\x80\x80\x80\x01", "\x30\x81\x08",
+	} {
 		t.Run(header, func(t *testing.T) {
 			reader := bufio.NewReader(strings.NewReader(header + strings.Repeat("x", 100)))
 			if _, err := ReadPacket(reader, 1024); err == nil {
 				t.Errorf("%x was read", header)
 			}
 			near, far := net.Pipe()
-			conn := newConn(near, Receiver{MaxPacket: 1024, Publish: func(m Message) { t.Errorf("%x was received: %+v", header, m) }})
+			conn := newConn(near,
+				Receiver{
+					MaxPacket: 1024,
+					Publish:   func(m Message) { t.Errorf("%x was received: %+v", header, m) },
+				})
 			go func() {
 				_, _ = far.Write([]byte(header)) // as much as is read
 				_ = far.Close()
@@ -86,8 +104,11 @@ func TestReadPacketIsBounded(t *testing.T) {
 
 func TestBrokerAddressesAreParsed(t *testing.T) {
 	for text, want := range map[string]Address{
-		"mqtt://h": {"h:1883", false}, "mqtts://h": {"h:8883", true}, "mqtt://h:1": {"h:1", false}, "tcp://h:1/": {"h:1", false},
-		"ssl://h": {"h:8883", true}, "h:1883": {"h:1883", false}, "[::1]:1883": {"[::1]:1883", false}, "mqtt://[::1]": {"[::1]:1883", false}, "mqtts://mq1": {"mq1:8883", true},
+		"mqtt://h": {"h:1883", false}, "mqtts://h": {"h:8883", true}, "mqtt://h:1": {"h:1", false},
+		"tcp://h:1/": {"h:1", false},
+		"ssl://h":    {"h:8883", true}, "h:1883": {"h:1883", false},
+		"[::1]:1883": {"[::1]:1883", false}, "mqtt://[::1]": {"[::1]:1883", false},
+		"mqtts://mq1": {"mq1:8883", true},
 	} {
 		t.Run(text, func(t *testing.T) {
 			if got, err := ParseAddress(text); err != nil || got != want {
@@ -95,7 +116,10 @@ func TestBrokerAddressesAreParsed(t *testing.T) {
 			}
 		})
 	}
-	for _, text := range []string{"", "h", ":1883", "h:", "ftp://h", "mqtt://", "mqtt://h/x", "mqtt://h#f", "mqtt://u:p@h", "mqtt://h:x", "mqtt://h:99999", "h:0", "localhost:abc"} {
+	for _, text := range []string{
+		"", "h", ":1883", "h:", "ftp://h", "mqtt://", "mqtt://h/x",
+		"mqtt://h#f", "mqtt://u:p@h", "mqtt://h:x", "mqtt://h:99999", "h:0", "localhost:abc",
+	} {
 		t.Run(text, func(t *testing.T) {
 			if got, err := ParseAddress(text); !errors.Is(err, ErrAddress) {
 				t.Errorf("%q: %+v, %v", text, got, err)
@@ -104,7 +128,8 @@ func TestBrokerAddressesAreParsed(t *testing.T) {
 	}
 }
 
-// Messages go to the Receiver, in whatever pieces they arrive. While the Receiver handles a message, nothing more is read.
+// Messages go to the Receiver, in whatever pieces they arrive. While the Receiver handles a
+// message, nothing more is read.
 func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -122,11 +147,17 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 			},
 		})
 		expiry := uint32(7)
-		message := AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 9, Payload: []byte("payload"), Properties: &packets.Properties{
-			ResponseTopic: "r", CorrelationData: []byte("c"), MessageExpiry: &expiry, User: []packets.User{{Key: "k", Value: "v"}},
-		}})
-		others := []byte{0xd0, 0, 0x40, 3, 0, 1, 0x10, 0x40, 2, 0, 2} // PINGRESP, a PUBACK for the Receiver, another PUBACK
-		var read atomic.Int64                                         // bytes
+		message := AppendPublish(nil,
+			&packets.Publish{
+				Topic: "t", QoS: 1, PacketID: 9, Payload: []byte("payload"),
+				Properties: &packets.Properties{
+					ResponseTopic: "r", CorrelationData: []byte("c"), MessageExpiry: &expiry,
+					User: []packets.User{{Key: "k", Value: "v"}},
+				},
+			})
+		// PINGRESP, a PUBACK for the Receiver, another PUBACK
+		others := []byte{0xd0, 0, 0x40, 3, 0, 1, 0x10, 0x40, 2, 0, 2}
+		var read atomic.Int64 // bytes
 		go func() {
 			for _, b := range append(append(append([]byte{}, message...), others...), message...) {
 				if _, err := far.Write([]byte{b}); err != nil {
@@ -145,14 +176,18 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 			p := <-inHand
 			synctest.Wait() // so that a reader that read ahead would have done so
 			if n := read.Load(); i == 0 && n != int64(upTo) {
-				t.Errorf("%d bytes are read while the receiver has the message that ends at %d", n, upTo)
+				t.Errorf("%d bytes are read while the receiver has the message that ends at %d", n,
+					upTo)
 			}
-			if p.Topic != "t" || p.QoS != 1 || p.PacketID != 9 || string(p.Payload) != "payload" || p.Properties.ResponseTopic != "r" ||
-				string(p.Properties.CorrelationData) != "c" || *p.Properties.MessageExpiry != 7 || p.Properties.User.Get("k") != "v" {
+			if p.Topic != "t" || p.QoS != 1 || p.PacketID != 9 || string(p.Payload) != "payload" ||
+				p.Properties.ResponseTopic != "r" ||
+				string(p.Properties.CorrelationData) != "c" || *p.Properties.MessageExpiry != 7 ||
+				p.Properties.User.Get("k") != "v" {
 				t.Errorf("%+v %+v", p, p.Properties)
 			}
 			if p.Size < len(message) || p.Redelivered {
-				t.Errorf("%d bytes for a packet of %d, redelivered: %v", p.Size, len(message), p.Redelivered)
+				t.Errorf("%d bytes for a packet of %d, redelivered: %v", p.Size, len(message),
+					p.Redelivered)
 			}
 			if !conn.handling.Load() {
 				t.Error("the receiver handles a message, and that is not known")
@@ -160,7 +195,8 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 			letGo <- struct{}{}
 		}
 		<-ended
-		if !slices.Equal(pubacks, []uint16{1, 2}) || conn.received.Load() != 5 || !errors.Is(conn.Err(), io.EOF) {
+		if !slices.Equal(pubacks, []uint16{1, 2}) || conn.received.Load() != 5 ||
+			!errors.Is(conn.Err(), io.EOF) {
 			t.Errorf("PUBACKs of %v, %d received, %v", pubacks, conn.received.Load(), conn.Err())
 		}
 		_ = near.Close()
@@ -169,15 +205,22 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 
 // Idle is called after the last complete message, also if the bytes that follow it end the reading.
 func TestIdleIsCalledBeforeReadFails(t *testing.T) {
-	for name, end := range map[string][]byte{"DISCONNECT": {0xe0, 0}, "too large": {0x30, 0xff, 0xff, 0x7f}, "malformed": {0x32, 3, 0, 9, 't'}} {
+	for name, end := range map[string][]byte{
+		"DISCONNECT": {0xe0, 0},
+		"too large":  {0x30, 0xff, 0xff, 0x7f}, "malformed": {0x32, 3, 0, 9, 't'},
+	} {
 		t.Run(name, func(t *testing.T) {
 			near, far := net.Pipe()
 			received, idleAfter := false, false
 			conn := newConn(near, Receiver{
-				MaxPacket: 1024, Publish: func(Message) { received, idleAfter = true, false }, Idle: func() { idleAfter = received },
+				MaxPacket: 1024, Publish: func(Message) { received, idleAfter = true, false },
+				Idle: func() { idleAfter = received },
 			})
 			go func() {
-				_, _ = far.Write(append(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1}), end...)) // as much as is read
+				// as much as is read
+				_, _ = far.Write(
+					append(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1}),
+						end...))
 			}()
 			conn.read()
 			if !idleAfter {
@@ -194,12 +237,13 @@ func TestWritesDuringACoalescingDelayAreSentAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 20 * time.Millisecond
 		delays := 0
-		conn, far := connected(t, &packets.Properties{}, Receiver{Publish: func(Message) {}, CoalescingDelay: func() time.Duration {
-			if delays++; delays > 1 {
-				return 0
-			}
-			return delay
-		}})
+		conn, far := connected(t, &packets.Properties{},
+			Receiver{Publish: func(Message) {}, CoalescingDelay: func() time.Duration {
+				if delays++; delays > 1 {
+					return 0
+				}
+				return delay
+			}})
 		synctest.Wait() // the reader is in its delay
 		began := time.Now()
 		if err := conn.Send([]byte("x")); err != nil {
@@ -222,16 +266,21 @@ func TestDecoderReadsWhatPahoWrites(t *testing.T) {
 		text := rapid.StringMatching(`[a-z/]{0,200}`)
 		format, expiry, subscription := byte(1), rapid.Uint32().Draw(t, "expiry"), 300
 		want := &packets.Publish{
-			Topic: text.Draw(t, "topic"), QoS: rapid.Byte().Draw(t, "qos") % 2, PacketID: rapid.Uint16Range(1, 65535).Draw(t, "id"), Retain: rapid.Bool().Draw(t, "retain"), Duplicate: rapid.Bool().Draw(t, "dup"),
+			Topic: text.Draw(t, "topic"), QoS: rapid.Byte().Draw(t, "qos") % 2,
+			PacketID: rapid.Uint16Range(1, 65535).Draw(t, "id"),
+			Retain:   rapid.Bool().Draw(t, "retain"), Duplicate: rapid.Bool().Draw(t, "dup"),
 			Payload: []byte(text.Draw(t, "payload")), Properties: &packets.Properties{},
 		}
 		if rapid.Bool().Draw(t, "properties") {
 			*want.Properties = packets.Properties{
-				PayloadFormat: &format, MessageExpiry: &expiry, SubscriptionIdentifier: &subscription, ContentType: text.Draw(t, "type"),
-				ResponseTopic: text.Draw(t, "response"), CorrelationData: []byte(text.Draw(t, "correlation")),
+				PayloadFormat: &format, MessageExpiry: &expiry,
+				SubscriptionIdentifier: &subscription, ContentType: text.Draw(t, "type"),
+				ResponseTopic:   text.Draw(t, "response"),
+				CorrelationData: []byte(text.Draw(t, "correlation")),
 			}
 			for range rapid.IntRange(0, 6).Draw(t, "users") {
-				want.Properties.User = append(want.Properties.User, packets.User{Key: text.Draw(t, "key"), Value: text.Draw(t, "value")})
+				want.Properties.User = append(want.Properties.User,
+					packets.User{Key: text.Draw(t, "key"), Value: text.Draw(t, "value")})
 			}
 		}
 		var encoded bytes.Buffer
@@ -246,11 +295,13 @@ func TestDecoderReadsWhatPahoWrites(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Redelivered != want.Duplicate || want.QoS == 1 && got.PacketID != want.PacketID || want.QoS == 0 && got.PacketID != 0 {
+		if got.Redelivered != want.Duplicate || want.QoS == 1 && got.PacketID != want.PacketID ||
+			want.QoS == 0 && got.PacketID != 0 {
 			t.Fatalf("%+v\n%+v", got, want)
 		}
 		read := got.Packet()
-		want.PacketID, want.Duplicate, want.Properties.SubscriptionIdentifier = 0, false, nil // parsePublish skips the last one
+		// parsePublish skips the last one
+		want.PacketID, want.Duplicate, want.Properties.SubscriptionIdentifier = 0, false, nil
 		for _, p := range []*packets.Publish{read, want} {
 			if len(p.Properties.CorrelationData) == 0 {
 				p.Properties.CorrelationData = nil // paho's encoder leaves an empty one out
@@ -268,11 +319,13 @@ func TestDecoderReadsWhatPahoWrites(t *testing.T) {
 	})
 }
 
-// A message keeps only its last maxUserProperties user properties. Those that a broker stamps on it come last.
+// A message keeps only its last maxUserProperties user properties. Those that a broker stamps on it
+// come last.
 func TestUserPropertiesAreBounded(t *testing.T) {
 	publish := &packets.Publish{Topic: "t", QoS: 1, PacketID: 9, Properties: &packets.Properties{}}
 	for i := range 3 * maxUserProperties {
-		publish.Properties.User = append(publish.Properties.User, packets.User{Key: "k", Value: strconv.Itoa(i)})
+		publish.Properties.User = append(publish.Properties.User,
+			packets.User{Key: "k", Value: strconv.Itoa(i)})
 	}
 	packet := AppendPublish(nil, publish)
 	header, size, err := peekHeader(bufio.NewReader(bytes.NewReader(packet)), 1<<20)
@@ -284,17 +337,23 @@ func TestUserPropertiesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	user := got.Properties.User
-	if len(user) != maxUserProperties || cap(user) > 3*maxUserProperties || user[len(user)-1].Value != strconv.Itoa(3*maxUserProperties-1) {
-		t.Errorf("%d kept, room for %d, the last is %q", len(user), cap(user), user[len(user)-1].Value)
+	if len(user) != maxUserProperties || cap(user) > 3*maxUserProperties ||
+		user[len(user)-1].Value != strconv.Itoa(3*maxUserProperties-1) {
+		t.Errorf("%d kept, room for %d, the last is %q", len(user), cap(user),
+			user[len(user)-1].Value)
 	}
 }
 
 // FuzzParsePublish: no input makes the decoder panic, or return more bytes than the packet has.
 func FuzzParsePublish(f *testing.F) {
 	expiry := uint32(7)
-	f.Add(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 9, Payload: []byte("x"), Properties: &packets.Properties{
-		ResponseTopic: "r", CorrelationData: []byte("c"), MessageExpiry: &expiry, User: []packets.User{{Key: "k", Value: "v"}},
-	}}))
+	f.Add(AppendPublish(nil, &packets.Publish{
+		Topic: "t", QoS: 1, PacketID: 9, Payload: []byte("x"),
+		Properties: &packets.Properties{
+			ResponseTopic: "r", CorrelationData: []byte("c"), MessageExpiry: &expiry,
+			User: []packets.User{{Key: "k", Value: "v"}},
+		},
+	}))
 	f.Add([]byte{0x30, 3, 0, 1, 't'})
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		header, size, err := peekHeader(bufio.NewReader(bytes.NewReader(packet)), 1<<20)
@@ -326,7 +385,8 @@ func TestPubacksLeaveInOrderOfArrival(t *testing.T) {
 	}
 	for id := byte(1); id <= 3; id++ {
 		got := make([]byte, 4)
-		if _, err := io.ReadFull(far, got); err != nil || !bytes.Equal(got, []byte{0x40, 2, 0, id}) {
+		if _, err := io.ReadFull(far, got); err != nil ||
+			!bytes.Equal(got, []byte{0x40, 2, 0, id}) {
 			t.Fatalf("%x, %v", got, err)
 		}
 	}
@@ -335,7 +395,9 @@ func TestPubacksLeaveInOrderOfArrival(t *testing.T) {
 }
 
 // fakeBroker answers CONNECT, then does what the test wants.
-func fakeBroker(t *testing.T, properties *packets.Properties, then func(net.Conn, *bufio.Reader)) net.Conn {
+func fakeBroker(t *testing.T, properties *packets.Properties,
+	then func(net.Conn, *bufio.Reader),
+) net.Conn {
 	t.Helper()
 	near, far := net.Pipe()
 	go func() {
@@ -353,7 +415,8 @@ func fakeBroker(t *testing.T, properties *packets.Properties, then func(net.Conn
 	return near
 }
 
-// The Publisher calls done exactly once for each message, also if the connection ends before its PUBACK.
+// The Publisher calls done exactly once for each message, also if the connection ends before its
+// PUBACK.
 func TestPublisherCallsDoneOncePerMessage(t *testing.T) {
 	const acknowledged = 50
 	network := fakeBroker(t, &packets.Properties{}, func(conn net.Conn, reader *bufio.Reader) {
@@ -364,7 +427,10 @@ func TestPublisherCallsDoneOncePerMessage(t *testing.T) {
 			}
 			if publish, ok := packet.Content.(*packets.Publish); ok {
 				n++
-				puback := &packets.Puback{PacketID: publish.PacketID, ReasonCode: ReasonNoMatchingSubscriber, Properties: &packets.Properties{}}
+				puback := &packets.Puback{
+					PacketID:   publish.PacketID,
+					ReasonCode: ReasonNoMatchingSubscriber, Properties: &packets.Properties{},
+				}
 				if _, err := puback.WriteTo(conn); err != nil {
 					return
 				}
@@ -407,10 +473,14 @@ func TestPublisherCallsDoneOncePerMessage(t *testing.T) {
 	}
 }
 
-// Publish refuses a message above the broker's Maximum Packet Size. It waits while as many messages are in flight as the Receive Maximum allows.
+// Publish refuses a message above the broker's Maximum Packet Size. It waits while as many messages
+// are in flight as the Receive Maximum allows.
 func TestPublisherRespectsTheBroker(t *testing.T) {
 	limit, window := uint32(100), uint16(2)
-	network := fakeBroker(t, &packets.Properties{MaximumPacketSize: &limit, ReceiveMaximum: &window}, func(_ net.Conn, reader *bufio.Reader) {
+	network := fakeBroker(t, &packets.Properties{
+		MaximumPacketSize: &limit,
+		ReceiveMaximum:    &window,
+	}, func(_ net.Conn, reader *bufio.Reader) {
 		_, _ = io.Copy(io.Discard, reader)
 	})
 	p, err := NewPublisher(t.Context(), network, &packets.Connect{ClientID: "c", KeepAlive: 30}, 80)
@@ -419,7 +489,8 @@ func TestPublisherRespectsTheBroker(t *testing.T) {
 	}
 	defer p.Abort()
 	nothing := func(byte, error) {}
-	if err := p.Publish(t.Context(), &packets.Publish{Topic: "t", Payload: make([]byte, 100)}, nothing); !errors.Is(err, ErrTooLarge) {
+	if err := p.Publish(t.Context(), &packets.Publish{Topic: "t", Payload: make([]byte, 100)},
+		nothing); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("too large: %v", err)
 	}
 	for range window {
@@ -429,14 +500,16 @@ func TestPublisherRespectsTheBroker(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := p.Publish(ctx, &packets.Publish{Topic: "t"}, nothing); !errors.Is(err, context.DeadlineExceeded) {
+	if err := p.Publish(ctx, &packets.Publish{Topic: "t"}, nothing); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("beyond the Receive Maximum: %v", err)
 	}
 }
 
 // A Publisher ends with ErrSilent if nothing arrives from the broker for half the keep-alive time.
 func TestPublisherNoticesSilence(t *testing.T) {
-	network := fakeBroker(t, &packets.Properties{}, func(_ net.Conn, reader *bufio.Reader) { _, _ = io.Copy(io.Discard, reader) })
+	network := fakeBroker(t, &packets.Properties{},
+		func(_ net.Conn, reader *bufio.Reader) { _, _ = io.Copy(io.Discard, reader) })
 	p, err := NewPublisher(t.Context(), network, &packets.Connect{ClientID: "c", KeepAlive: 1}, 80)
 	if err != nil {
 		t.Fatal(err)
@@ -447,7 +520,8 @@ func TestPublisherNoticesSilence(t *testing.T) {
 	}
 }
 
-// Flush itself writes, so it blocks while the broker does not read. Stop ends this wait, and done is called for each message.
+// Flush itself writes, so it blocks while the broker does not read. Stop ends this wait, and done
+// is called for each message.
 func TestStopEndsAFlushThatWaits(t *testing.T) {
 	stuck := make(chan struct{})
 	network := fakeBroker(t, &packets.Properties{}, func(net.Conn, *bufio.Reader) { <-stuck })
@@ -456,7 +530,8 @@ func TestStopEndsAFlushThatWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	if err := p.Publish(t.Context(), &packets.Publish{Topic: "t"}, func(_ byte, err error) { ended <- err }); err != nil {
+	if err := p.Publish(t.Context(), &packets.Publish{Topic: "t"},
+		func(_ byte, err error) { ended <- err }); err != nil {
 		t.Fatal(err)
 	}
 	flushed := make(chan struct{})

@@ -18,33 +18,39 @@ const (
 	maxIncoming = 64 << 10
 	// flushAt is how many buffered bytes wake the writer without a Flush.
 	flushAt = 64 << 10
-	// ackDelay is the coalescing delay for PUBACKs: brokers write each by itself, and one read for each is what costs most. It delays the done
-	// callbacks only. A Publish that finds no free packet id ends the delay.
+	// ackDelay is the coalescing delay for PUBACKs: brokers write each by itself, and one read for
+	// each is what costs most. It delays the done callbacks only. A Publish that finds no free
+	// packet id ends the delay.
 	ackDelay = 5 * time.Millisecond
 )
 
-// Publisher is a connection that only publishes, at QoS 1, and reports what becomes of each message. It keeps no session: a message that
-// is in flight when the connection ends is reported with an error, and the caller decides what to do. It is safe for concurrent use.
+// Publisher is a connection that only publishes, at QoS 1, and reports what becomes of each
+// message. It keeps no session: a message that is in flight when the connection ends is reported
+// with an error, and the caller decides what to do. It is safe for concurrent use.
 type Publisher struct {
-	conn          net.Conn
-	coalesce      *coalescer
-	delayNextRead bool // the next read is delayed so that PUBACKs gather; owned by the goroutine that reads
+	conn     net.Conn
+	coalesce *coalescer
+	// the next read is delayed so that PUBACKs gather; owned by the goroutine that reads
+	delayNextRead bool
 	reader        *bufio.Reader
-	maxPacket     int         // see MaxPacket
-	records       bool        // the connection is TLS: each write begins a record
-	ids           chan uint16 // free packet ids; their total is the in-flight window, at most the broker's Receive Maximum
-	received      atomic.Uint64
-	expedited     atomic.Bool // the coalescing delay for PUBACKs is off
-	// starved has an element when Publish found no free packet id. It ends the coalescing delay for PUBACKs.
+	maxPacket     int  // see MaxPacket
+	records       bool // the connection is TLS: each write begins a record
+	// free packet ids; their total is the in-flight window, at most the broker's Receive Maximum
+	ids       chan uint16
+	received  atomic.Uint64
+	expedited atomic.Bool // the coalescing delay for PUBACKs is off
+	// starved has an element when Publish found no free packet id. It ends the coalescing delay for
+	// PUBACKs.
 	starved chan struct{}
 
-	mu      sync.Mutex
-	more    sync.Cond // the writer waits for bytes
-	room    sync.Cond // Publish waits for room
-	out     []byte
-	bounds  []int                          // positions in out at which a new record begins
-	spare   []byte                         // buffer for the next out
-	flight  []func(reason byte, err error) // the done callbacks of the messages in flight, by packet id
+	mu     sync.Mutex
+	more   sync.Cond // the writer waits for bytes
+	room   sync.Cond // Publish waits for room
+	out    []byte
+	bounds []int  // positions in out at which a new record begins
+	spare  []byte // buffer for the next out
+	// the done callbacks of the messages in flight, by packet id
+	flight  []func(reason byte, err error)
 	err     error
 	polite  bool // send what is buffered before closing
 	sending bool // one goroutine writes to the network
@@ -54,10 +60,13 @@ type Publisher struct {
 	workers sync.WaitGroup
 }
 
-// NewPublisher makes the handshake on a connection, which it owns from now on, also when it fails. The context bounds the
-// handshake only. window bounds the messages in flight, and must be positive; the broker's Receive Maximum bounds them, too. If the
-// broker rejects the connection, the error wraps a *ReasonCodeError.
-func NewPublisher(ctx context.Context, conn net.Conn, connect *packets.Connect, window int) (*Publisher, error) {
+// NewPublisher makes the handshake on a connection, which it owns from now on, also when it fails.
+// The context bounds the handshake only. window bounds the messages in flight, and must be
+// positive; the broker's Receive Maximum bounds them, too. If the broker rejects the connection,
+// the error wraps a *ReasonCodeError.
+func NewPublisher(ctx context.Context, conn net.Conn, connect *packets.Connect,
+	window int,
+) (*Publisher, error) {
 	p := &Publisher{
 		starved: make(chan struct{}, 1), down: make(chan struct{}), ended: make(chan struct{}),
 	}
@@ -84,14 +93,19 @@ func NewPublisher(ctx context.Context, conn net.Conn, connect *packets.Connect, 
 	return p, nil
 }
 
-// MaxPacket returns the size in bytes of the largest packet that the broker accepts; math.MaxInt without a limit.
+// MaxPacket returns the size in bytes of the largest packet that the broker accepts; math.MaxInt
+// without a limit.
 func (p *Publisher) MaxPacket() int { return p.maxPacket }
 
-// Publish buffers a message, which is sent by the next Flush at the latest. It sets the QoS and the PacketID of the message. Either it returns an error,
-// and nothing was sent, or done is called exactly once: with the PUBACK's reason, or with an error if the connection ended before the PUBACK came. Then the
-// message may or may not have been published. done must not block. The context bounds only the wait for a packet id: while the broker does not read,
-// Publish blocks until the connection ends.
-func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done func(reason byte, err error)) error {
+// Publish buffers a message, which is sent by the next Flush at the latest. It sets the QoS and the
+// PacketID of the message. Either it returns an error, and nothing was sent, or done is called
+// exactly once: with the PUBACK's reason, or with an error if the connection ended before the
+// PUBACK came. Then the message may or may not have been published. done must not block. The
+// context bounds only the wait for a packet id: while the broker does not read, Publish blocks
+// until the connection ends.
+func (p *Publisher) Publish(ctx context.Context, message *packets.Publish,
+	done func(reason byte, err error),
+) error {
 	message.QoS = 1
 	if size, ok := PublishSize(message); !ok || size > p.maxPacket {
 		return ErrTooLarge
@@ -113,7 +127,8 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.out) > maxBuffered && p.err == nil { // ends when the broker reads, a ping times out (not with keep-alive 0), or Stop is called
+	for len(p.out) > maxBuffered && p.err == nil {
+		// ends when the broker reads, a ping times out (not with keep-alive 0), or Stop is called
 		p.more.Signal()
 		p.room.Wait()
 	}
@@ -128,11 +143,13 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 	return nil
 }
 
-// Expedite(true) turns the coalescing delay for PUBACKs off, for a caller that waits for each PUBACK. Expedite(false) turns it on again.
+// Expedite(true) turns the coalescing delay for PUBACKs off, for a caller that waits for each
+// PUBACK. Expedite(false) turns it on again.
 func (p *Publisher) Expedite(yes bool) { p.expedited.Store(yes) }
 
-// StartRecord makes what is published next begin a TLS record of its own. A broker may handle all messages of one record before it does anything
-// else. Without TLS it does nothing: the network keeps no boundaries.
+// StartRecord makes what is published next begin a TLS record of its own. A broker may handle all
+// messages of one record before it does anything else. Without TLS it does nothing: the network
+// keeps no boundaries.
 func (p *Publisher) StartRecord() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,9 +158,9 @@ func (p *Publisher) StartRecord() {
 	}
 }
 
-// Flush sends what was published. Without it a message may wait until more than flushAt bytes are buffered. Flush itself
-// writes, unless another goroutine is writing: waking the writer would cost more. So while the broker does not read, Flush blocks until the
-// connection ends.
+// Flush sends what was published. Without it a message may wait until more than flushAt bytes are
+// buffered. Flush itself writes, unless another goroutine is writing: waking the writer would cost
+// more. So while the broker does not read, Flush blocks until the connection ends.
 func (p *Publisher) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,11 +182,12 @@ func (p *Publisher) Err() error {
 	return p.err
 }
 
-// Done returns a channel that is closed when the connection has ended and the done callback of every message was called.
+// Done returns a channel that is closed when the connection has ended and the done callback of
+// every message was called.
 func (p *Publisher) Done() <-chan struct{} { return p.ended }
 
-// Close sends what is buffered and a DISCONNECT, for at most closeGrace, and waits until the connection has ended. It does not wait for PUBACKs: messages in
-// flight end with ErrClosed.
+// Close sends what is buffered and a DISCONNECT, for at most closeGrace, and waits until the
+// connection has ended. It does not wait for PUBACKs: messages in flight end with ErrClosed.
 func (p *Publisher) Close() {
 	_ = p.conn.SetWriteDeadline(time.Now().Add(closeGrace))
 	p.fail(ErrClosed, true)
@@ -196,7 +214,8 @@ func (p *Publisher) finish() {
 	close(p.ended)
 }
 
-// fail begins the end of the connection, and does nothing if that has begun. If polite, buffered bytes and a DISCONNECT are still sent.
+// fail begins the end of the connection, and does nothing if that has begun. If polite, buffered
+// bytes and a DISCONNECT are still sent.
 func (p *Publisher) fail(err error, polite bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,7 +248,8 @@ func (p *Publisher) write() {
 	}
 }
 
-// sendLocked sends what has gathered, in one write for each record, and reports whether the connection is good. p.mu is not held meanwhile.
+// sendLocked sends what has gathered, in one write for each record, and reports whether the
+// connection is good. p.mu is not held meanwhile.
 func (p *Publisher) sendLocked() bool {
 	sending, bounds := p.out, p.bounds
 	p.out, p.spare, p.bounds, p.sending = p.spare[:0], nil, nil, true
@@ -271,11 +291,13 @@ func (p *Publisher) send(b ...byte) {
 	}
 }
 
-// signsOfLife counts received packets, reads that returned bytes, and the blocked pieces of long writes that went through. A large packet delays the PINGRESP,
-// but its bytes show that the broker is alive.
+// signsOfLife counts received packets, reads that returned bytes, and the blocked pieces of long
+// writes that went through. A large packet delays the PINGRESP, but its bytes show that the broker
+// is alive.
 func (p *Publisher) signsOfLife() uint64 { return p.received.Load() + p.coalesce.alive.Load() }
 
-// ping sends a PINGREQ twice per keep-alive time, and ends the connection if there was no sign of life since the last one.
+// ping sends a PINGREQ twice per keep-alive time, and ends the connection if there was no sign of
+// life since the last one.
 func (p *Publisher) ping(keepAlive time.Duration) {
 	if keepAlive <= 0 {
 		return

@@ -13,8 +13,9 @@ type puback struct {
 	done   func(byte, error)
 }
 
-// beforeRead runs before each read of the network. If the last read had PUBACKs, it delays this one, but only while packet ids are
-// free: with a small Receive Maximum, a delay for each window would limit the rate.
+// beforeRead runs before each read of the network. If the last read had PUBACKs, it delays this
+// one, but only while packet ids are free: with a small Receive Maximum, a delay for each window
+// would limit the rate.
 func (p *Publisher) beforeRead() {
 	if p.delayNextRead && len(p.ids) > 0 && !p.expedited.Load() {
 		p.coalesce.wait(ackDelay, p.starved)
@@ -47,7 +48,10 @@ func (p *Publisher) read() {
 				p.send(packets.PUBACK<<4, 2, byte(content.PacketID>>8), byte(content.PacketID))
 			}
 		case *packets.Disconnect:
-			p.fail(&ReasonCodeError{Reason: content.ReasonCode, Text: content.Properties.ReasonString}, false)
+			p.fail(&ReasonCodeError{
+				Reason: content.ReasonCode,
+				Text:   content.Properties.ReasonString,
+			}, false)
 			return
 		default:
 			p.fail(fmt.Errorf("mqtt: unexpected %s", packet.PacketType()), false)
@@ -56,8 +60,9 @@ func (p *Publisher) read() {
 	}
 }
 
-// bufferedAcks waits for a packet. If that is a PUBACK, bufferedAcks returns it and the PUBACKs that are buffered after it. Otherwise it
-// returns none. It does without paho's decoder, which allocates.
+// bufferedAcks waits for a packet. If that is a PUBACK, bufferedAcks returns it and the PUBACKs
+// that are buffered after it. Otherwise it returns none. It does without paho's decoder, which
+// allocates.
 func (p *Publisher) bufferedAcks(acks []puback) []puback {
 	for len(acks) == 0 || p.reader.Buffered() >= 4 {
 		header, err := p.reader.Peek(2)

@@ -11,7 +11,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// acknowledgeWindows is a broker that acknowledges window messages at a time, in one write, until the connection is closed.
+// acknowledgeWindows is a broker that acknowledges window messages at a time, in one write, until
+// the connection is closed.
 func acknowledgeWindows(conn net.Conn, window uint16) {
 	if _, err := packets.ReadPacket(conn); err != nil {
 		return
@@ -37,8 +38,9 @@ func acknowledgeWindows(conn net.Conn, window uint16) {
 	}
 }
 
-// While a message waits for a packet id, reads are not delayed to let PUBACKs gather. With a Receive Maximum of 20, which is Mosquitto's default, one
-// ackDelay for each 20 messages would allow only 4,000 messages a second.
+// While a message waits for a packet id, reads are not delayed to let PUBACKs gather. With a
+// Receive Maximum of 20, which is Mosquitto's default, one ackDelay for each 20 messages would
+// allow only 4,000 messages a second.
 func TestSmallReceiveMaximumDoesNotWaitForPubacksToGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const window, windows = 20, 100
@@ -51,7 +53,8 @@ func TestSmallReceiveMaximumDoesNotWaitForPubacksToGather(t *testing.T) {
 		}
 		began := time.Now()
 		for range window * windows {
-			if err := p.Publish(t.Context(), &packets.Publish{Topic: "t"}, func(byte, error) {}); err != nil {
+			if err := p.Publish(t.Context(), &packets.Publish{Topic: "t"},
+				func(byte, error) {}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -67,8 +70,10 @@ func TestSmallReceiveMaximumDoesNotWaitForPubacksToGather(t *testing.T) {
 // A broker must not announce a Receive Maximum of 0: nothing could ever be published.
 func TestReceiveMaximumOfZeroIsRefused(t *testing.T) {
 	zero := uint16(0)
-	network := fakeBroker(t, &packets.Properties{ReceiveMaximum: &zero}, func(net.Conn, *bufio.Reader) {})
-	if p, err := NewPublisher(t.Context(), network, &packets.Connect{ClientID: "c"}, 80); err == nil {
+	network := fakeBroker(t, &packets.Properties{ReceiveMaximum: &zero},
+		func(net.Conn, *bufio.Reader) {})
+	if p, err := NewPublisher(t.Context(), network, &packets.Connect{ClientID: "c"},
+		80); err == nil {
 		p.Abort()
 		t.Error("accepted")
 	}

@@ -15,8 +15,8 @@ type request struct {
 	settled  func()      // called when they come
 }
 
-// waiting has the requests of a connection, by packet id. A request stays until it is answered, also when nobody waits for it
-// any more: its packet id is in use for as long.
+// waiting has the requests of a connection, by packet id. A request stays until it is answered,
+// also when nobody waits for it any more: its packet id is in use for as long.
 type waiting struct {
 	mu       sync.Mutex
 	last     uint16 // the last packet id that was used
@@ -47,8 +47,11 @@ func (w *waiting) answer(id uint16, reasons []byte) {
 	}
 }
 
-// call sends a packet and waits for its answer. settled is called if the answer comes, also when that is too late for call.
-func (c *Conn) call(ctx context.Context, settled func(), encode func(id uint16) []byte) (reasons []byte, err error) {
+// call sends a packet and waits for its answer. settled is called if the answer comes, also when
+// that is too late for call.
+func (c *Conn) call(ctx context.Context, settled func(),
+	encode func(id uint16) []byte,
+) (reasons []byte, err error) {
 	id, r := c.waiting.begin(settled)
 	if err := c.Send(encode(id)); err != nil {
 		return nil, err
@@ -63,8 +66,9 @@ func (c *Conn) call(ctx context.Context, settled func(), encode func(id uint16) 
 	}
 }
 
-// Publish publishes a message. At QoS 1 it waits for the PUBACK and returns its reason code, also one from 0x80 on, which is
-// a refusal. After an error the message may or may not have been published, unless that is ErrTooLarge.
+// Publish publishes a message. At QoS 1 it waits for the PUBACK and returns its reason code, also
+// one from 0x80 on, which is a refusal. After an error the message may or may not have been
+// published, unless that is ErrTooLarge.
 func (c *Conn) Publish(ctx context.Context, message *Publish) (reason byte, err error) {
 	packet := message.Packet()
 	if size, ok := PublishSize(packet); !ok || size > c.maxPacket {
@@ -90,7 +94,8 @@ func (c *Conn) Publish(ctx context.Context, message *Publish) (reason byte, err 
 	return reasons[0], nil
 }
 
-// Subscribe subscribes, and checks that each subscription was granted with the QoS that it asks for.
+// Subscribe subscribes, and checks that each subscription was granted with the QoS that it asks
+// for.
 func (c *Conn) Subscribe(ctx context.Context, subscriptions ...packets.SubOptions) error {
 	reasons, err := c.TrySubscribe(ctx, subscriptions...)
 	if err != nil {
@@ -98,18 +103,24 @@ func (c *Conn) Subscribe(ctx context.Context, subscriptions ...packets.SubOption
 	}
 	for i, granted := range reasons {
 		if qos := subscriptions[i].QoS; granted != qos {
-			return fmt.Errorf("subscribe to %s: the broker granted 0x%02X instead of QoS %d", subscriptions[i].Topic, granted, qos)
+			return fmt.Errorf("subscribe to %s: the broker granted 0x%02X instead of QoS %d",
+				subscriptions[i].Topic, granted, qos)
 		}
 	}
 	return nil
 }
 
-// TrySubscribe subscribes, and returns the reason code of each subscription: the QoS that was granted, or a refusal from 0x80
-// on.
-func (c *Conn) TrySubscribe(ctx context.Context, subscriptions ...packets.SubOptions) (reasons []byte, err error) {
+// TrySubscribe subscribes, and returns the reason code of each subscription: the QoS that was
+// granted, or a refusal from 0x80 on.
+func (c *Conn) TrySubscribe(ctx context.Context,
+	subscriptions ...packets.SubOptions,
+) (reasons []byte, err error) {
 	reasons, err = c.call(ctx, func() {}, func(id uint16) []byte {
 		var encoded bytes.Buffer
-		subscribe := packets.Subscribe{PacketID: id, Subscriptions: subscriptions, Properties: &packets.Properties{}}
+		subscribe := packets.Subscribe{
+			PacketID: id, Subscriptions: subscriptions,
+			Properties: &packets.Properties{},
+		}
 		_, _ = subscribe.WriteTo(&encoded) // a buffer takes all
 		return encoded.Bytes()
 	})
@@ -117,7 +128,8 @@ func (c *Conn) TrySubscribe(ctx context.Context, subscriptions ...packets.SubOpt
 		return nil, fmt.Errorf("subscribe: %w", err)
 	}
 	if len(reasons) != len(subscriptions) {
-		return nil, fmt.Errorf("subscribe: the broker answered %d filters with %d reason codes", len(subscriptions), len(reasons))
+		return nil, fmt.Errorf("subscribe: the broker answered %d filters with %d reason codes",
+			len(subscriptions), len(reasons))
 	}
 	return reasons, nil
 }

@@ -19,7 +19,8 @@ func (c halting) Read(p []byte) (int, error) {
 	return c.Conn.Read(p[:min(len(p), 1000)])
 }
 
-// A packet that takes longer than the keep-alive time is no silence, in either direction: its bytes are signs of life.
+// A packet that takes longer than the keep-alive time is no silence, in either direction: its bytes
+// are signs of life.
 func TestLargePacketOnASlowConnectionIsNoSilence(t *testing.T) {
 	const size = 300_000 // bytes, which take 15 s
 	t.Run("received", func(t *testing.T) {
@@ -28,12 +29,17 @@ func TestLargePacketOnASlowConnectionIsNoSilence(t *testing.T) {
 			go func() { // the broker
 				go func() { _, _ = io.Copy(io.Discard, there) }()
 				_, _ = there.Write([]byte{0x20, 3, 0, 0, 0})
-				_, _ = there.Write(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1, Payload: make([]byte, size), Properties: &packets.Properties{}}))
+				_, _ = there.Write(AppendPublish(nil,
+					&packets.Publish{
+						Topic: "t", QoS: 1, PacketID: 1, Payload: make([]byte, size),
+						Properties: &packets.Properties{},
+					}))
 			}()
 			got := make(chan int, 1)
-			conn, _, err := Connect(t.Context(), halting{here}, &packets.Connect{ClientID: "x", KeepAlive: 10, CleanStart: true}, Receiver{
-				MaxPacket: 1 << 20, Publish: func(m Message) { got <- len(m.Payload) },
-			})
+			conn, _, err := Connect(t.Context(), halting{here},
+				&packets.Connect{ClientID: "x", KeepAlive: 10, CleanStart: true}, Receiver{
+					MaxPacket: 1 << 20, Publish: func(m Message) { got <- len(m.Payload) },
+				})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,16 +67,22 @@ func TestLargePacketOnASlowConnectionIsNoSilence(t *testing.T) {
 					case *packets.Connect:
 						_, _ = there.Write([]byte{0x20, 3, 0, 0, 0})
 					case *packets.Publish:
-						_, _ = there.Write([]byte{0x40, 2, byte(content.PacketID >> 8), byte(content.PacketID)})
+						_, _ = there.Write([]byte{
+							0x40, 2, byte(content.PacketID >> 8),
+							byte(content.PacketID),
+						})
 					}
 				}
 			}()
-			p, err := NewPublisher(t.Context(), here, &packets.Connect{ClientID: "x", KeepAlive: 10}, 10)
+			p, err := NewPublisher(t.Context(), here,
+				&packets.Connect{ClientID: "x", KeepAlive: 10}, 10)
 			if err != nil {
 				t.Fatal(err)
 			}
 			ended := make(chan error, 1)
-			if err := p.Publish(t.Context(), &packets.Publish{Topic: "t", Payload: make([]byte, size)}, func(_ byte, err error) { ended <- err }); err != nil {
+			if err := p.Publish(t.Context(),
+				&packets.Publish{Topic: "t", Payload: make([]byte, size)},
+				func(_ byte, err error) { ended <- err }); err != nil {
 				t.Fatal(err)
 			}
 			p.Flush()

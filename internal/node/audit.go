@@ -23,13 +23,21 @@ func (a *audited) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	a.Observer.Applied(outcome, tags)
 }
 
-// openAudit opens the audit log, or returns nil if none is configured. member is this node's raft id, and stores are its stores.
+// openAudit opens the audit log, or returns nil if none is configured. member is this node's raft
+// id, and stores are its stores.
 func openAudit(config *Config, member string, stores *raftlog.Stores) (*audit.Log, error) {
 	if config.Audit.File == "" {
 		return nil, nil
 	}
-	lost := prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_audit_lost_total", Help: "Lines of the audit log that could not be written."})
-	dropped := prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_audit_denials_dropped_total", Help: "Lines about denied commands that were left out of the audit log because too many waited."})
+	lost := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "holdfast_audit_lost_total",
+		Help: "Lines of the audit log that could not be written.",
+	})
+	dropped := prometheus.NewCounter(
+		prometheus.CounterOpts{
+			Name: "holdfast_audit_denials_dropped_total",
+			Help: "Lines about denied commands that were left out of the audit log because too many waited.",
+		})
 	config.Registry.MustRegister(lost, dropped)
 	term, index, err := stores.LastEntry()
 	if err != nil {

@@ -42,7 +42,8 @@ func (s *freeSpace) watch(ctx context.Context, log *slog.Logger) {
 	for {
 		err := s.measure()
 		if err != nil && !failed {
-			log.Warn("measuring the free disk space failed: the last value stays in use", "error", err)
+			log.Warn("measuring the free disk space failed: the last value stays in use", "error",
+				err)
 		}
 		failed = err != nil
 		free, low := s.get()
@@ -51,7 +52,8 @@ func (s *freeSpace) watch(ctx context.Context, log *slog.Logger) {
 			log.Warn("free disk space below node.minFreeDisk: free some space or enlarge the volume; while a majority of the members has none, SETs that need more space are refused",
 				"free_bytes", free, "min_free_bytes", s.minFree)
 		case !low && wasLow:
-			log.Info("free disk space above node.minFreeDisk again", "free_bytes", free, "min_free_bytes", s.minFree)
+			log.Info("free disk space above node.minFreeDisk again", "free_bytes", free,
+				"min_free_bytes", s.minFree)
 		}
 		wasLow = low
 		select {

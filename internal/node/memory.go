@@ -8,16 +8,17 @@ import (
 	"strings"
 )
 
-// LimitMemory sets the memory limit of the garbage collector to nine tenths of AvailableMemory, unless GOMEMLIMIT is set. The rest is for
-// memory that Go does not count.
+// LimitMemory sets the memory limit of the garbage collector to nine tenths of AvailableMemory,
+// unless GOMEMLIMIT is set. The rest is for memory that Go does not count.
 func LimitMemory() {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(AvailableMemory() / 10 * 9)
 	}
 }
 
-// AvailableMemory returns the bytes of memory that this process may use: the least of GOMEMLIMIT, the limit of the container's control group,
-// and what the machine has. If none is known it is 1 GiB.
+// AvailableMemory returns the bytes of memory that this process may use: the least of GOMEMLIMIT,
+// the limit of the container's control group, and what the machine has. If none is known it is 1
+// GiB.
 func AvailableMemory() int64 {
 	available := int64(math.MaxInt64)
 	if os.Getenv("GOMEMLIMIT") != "" {
@@ -35,7 +36,10 @@ func AvailableMemory() int64 {
 }
 
 func controlGroupLimit() int64 {
-	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
+	for _, file := range []string{
+		"/sys/fs/cgroup/memory.max",
+		"/sys/fs/cgroup/memory/memory.limit_in_bytes",
+	} {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			continue

@@ -1,5 +1,6 @@
-// Package node assembles a node from its stores, Raft and the front end, and starts them in this order. It also measures what they need of the machine:
-// memory and free disk space. Node.Close documents the order in which they stop.
+// Package node assembles a node from its stores, Raft and the front end, and starts them in this
+// order. It also measures what they need of the machine: memory and free disk space. Node.Close
+// documents the order in which they stop.
 package node
 
 import (
@@ -48,11 +49,14 @@ type Config struct {
 	Links       Links
 	Log         *slog.Logger
 	Registry    *prometheus.Registry
-	// MaxClockOffset is how far the node's wall clock may differ from the cluster clock (the median of the members' clocks) without a warning.
+	// MaxClockOffset is how far the node's wall clock may differ from the cluster clock (the median
+	// of the members' clocks) without a warning.
 	MaxClockOffset time.Duration
-	// Notes returns what an operator has to know beside what the node knows; it may be nil. It is safe for concurrent use.
+	// Notes returns what an operator has to know beside what the node knows; it may be nil. It is
+	// safe for concurrent use.
 	Notes func() []string
-	// Exit ends the process when the state or the disk cannot be trusted any more, or the node was removed.
+	// Exit ends the process when the state or the disk cannot be trusted any more, or the node was
+	// removed.
 	Exit func(error)
 }
 
@@ -78,8 +82,8 @@ type Node struct {
 	workers sync.WaitGroup
 }
 
-// Identify returns the identity of the node that keeps its data in the folder. It makes the folder if it is missing, and a new identity if there
-// is no log in it.
+// Identify returns the identity of the node that keeps its data in the folder. It makes the folder
+// if it is missing, and a new identity if there is no log in it.
 func Identify(dataDir, clusterName, name string) (cluster.Identity, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return cluster.Identity{}, fmt.Errorf("data folder: %w", err)
@@ -87,7 +91,8 @@ func Identify(dataDir, clusterName, name string) (cluster.Identity, error) {
 	return cluster.LoadIdentity(dataDir, clusterName, name, rand.Uint64())
 }
 
-// Assemble finds out how a node without state begins. It returns the members of a new cluster, or nil if the node has joined an existing one.
+// Assemble finds out how a node without state begins. It returns the members of a new cluster, or
+// nil if the node has joined an existing one.
 type Assemble func(ctx context.Context) ([]raft.Server, error)
 
 // Members returns an Assemble for a cluster whose first members are known.
@@ -95,9 +100,11 @@ func Members(members []raft.Server) Assemble {
 	return func(context.Context) ([]raft.Server, error) { return members, nil }
 }
 
-// Start starts a node. A node without state waits for assemble; the context ends that wait. If Start succeeds, Close closes
-// Links.Raft. If Start fails, the caller closes the links.
-func Start(ctx context.Context, config Config, identity cluster.Identity, assemble Assemble) (*Node, error) {
+// Start starts a node. A node without state waits for assemble; the context ends that wait. If
+// Start succeeds, Close closes Links.Raft. If Start fails, the caller closes the links.
+func Start(ctx context.Context, config Config, identity cluster.Identity, assemble Assemble) (*Node,
+	error,
+) {
 	stores, err := raftlog.OpenStores(config.DataDir, config.LogStore, config.Log)
 	if err != nil {
 		return nil, err
@@ -109,7 +116,9 @@ func Start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	return n, nil
 }
 
-func start(ctx context.Context, config Config, identity cluster.Identity, assemble Assemble, stores raftlog.Stores) (*Node, error) {
+func start(ctx context.Context, config Config, identity cluster.Identity, assemble Assemble,
+	stores raftlog.Stores,
+) (*Node, error) {
 	space, err := newFreeSpace(config.DataDir, config.MinFreeDisk)
 	if err != nil {
 		return nil, err
@@ -118,7 +127,8 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	clock := cluster.SystemClock()
 	front, err := mqttfront.New(config.Front, mqttfront.Environment{
 		Dialer: config.Dialer, Driver: config.Driver,
-		Wall: clock.Wall, Random: rand.Uint64, Log: config.Log, Metrics: metrics.New(config.Registry),
+		Wall: clock.Wall, Random: rand.Uint64, Log: config.Log,
+		Metrics: metrics.New(config.Registry),
 	})
 	if err != nil {
 		return nil, err
@@ -140,12 +150,16 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 		observer = &audited{front, trail}
 	}
 	raftConfig := cluster.DefaultConfig()
-	raftConfig.ID, raftConfig.Address, raftConfig.Members = identity.RaftID(), config.Links.Address, members
-	raftConfig.Timing, raftConfig.Offer, raftConfig.MaxClockOffset = config.Timing, config.Offer, config.MaxClockOffset
+	raftConfig.ID, raftConfig.Address, raftConfig.Members = identity.RaftID(), config.Links.Address,
+		members
+	raftConfig.Timing, raftConfig.Offer, raftConfig.MaxClockOffset = config.Timing, config.Offer,
+		config.MaxClockOffset
 	raftConfig.Proposals.ProposalAge = config.Front.ProposalAge
 	member, err := cluster.Open(raftConfig, cluster.Environment{
 		Stores: stores, Transport: config.Links.Raft, Client: config.Links.Peers, Clock: clock,
-		Random: cryptoRandom, FreeSpace: space.get, Broker: front.Meeting(), AutoTotalBytes: settings.AutoTotalBytes(AvailableMemory()), Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
+		Random: cryptoRandom, FreeSpace: space.get, Broker: front.Meeting(),
+		AutoTotalBytes: settings.AutoTotalBytes(AvailableMemory()), Exit: config.Exit,
+		Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
 	}, observer)
 	if err != nil {
 		return nil, errors.Join(err, closeAudit(trail))
@@ -153,7 +167,10 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	config.Links.Attach(member)
 	cluster.RegisterState(config.Registry, member)
 	front.SetStore(member)
-	n := &Node{Cluster: member, Front: front, config: config, audit: trail, space: space, memory: AvailableMemory()}
+	n := &Node{
+		Cluster: member, Front: front, config: config, audit: trail, space: space,
+		memory: AvailableMemory(),
+	}
 	n.run()
 	return n, nil
 }
@@ -172,8 +189,9 @@ func (n *Node) run() {
 // Registry returns the metrics of the node.
 func (n *Node) Registry() *prometheus.Registry { return n.config.Registry }
 
-// Ready returns nil when the node can do its part: its broker session is up, there is room for requests, a leader is known, and this node is neither
-// catching up nor waiting to become a voter. A node that leads must also serve.
+// Ready returns nil when the node can do its part: its broker session is up, there is room for
+// requests, a leader is known, and this node is neither catching up nor waiting to become a voter.
+// A node that leads must also serve.
 func (n *Node) Ready() error {
 	var faults []error
 	if err := n.Front.Ready(); err != nil {
@@ -192,7 +210,9 @@ func (n *Node) Ready() error {
 		faults = append(faults, errors.New("cluster: this node leads and does not serve yet"))
 	case status.Behind:
 		faults = append(faults, errors.New("cluster: this node is catching up"))
-	case status.Learning: // a rolling restart stops the next node when this one is ready: without this one's vote that might cost the majority
+	case status.Learning:
+		// a rolling restart stops the next node when this one is ready: without this one's vote
+		// that might cost the majority
 		faults = append(faults, errors.New("cluster: this node does not vote yet"))
 	}
 	return errors.Join(faults...)
@@ -211,17 +231,20 @@ func (n *Node) Warnings() (notes []string) {
 		notes = append(notes, forgeable)
 	}
 	if free, low := n.space.get(); low {
-		notes = append(notes, fmt.Sprintf("only %d bytes of disk space are free: this node ends when there are none", free))
+		notes = append(notes, fmt.Sprintf(
+			"only %d bytes of disk space are free: this node ends when there are none", free))
 	}
 	if len(status.Apart) > 0 && status.OtherBroker == nil {
-		notes = append(notes, "at another broker than this node, which leads: "+memberNames(status.Apart))
+		notes = append(notes, "at another broker than this node, which leads: "+
+			memberNames(status.Apart))
 	}
 	if others := len(status.DiskLow); others > 0 {
 		effect := "the others go on without them"
 		if status.StorageLow {
 			effect = "they are so many that SETs that need more space are refused"
 		}
-		notes = append(notes, fmt.Sprintf("short of disk space: %s; %s", memberNames(status.DiskLow), effect))
+		notes = append(notes, fmt.Sprintf("short of disk space: %s; %s",
+			memberNames(status.DiskLow), effect))
 	}
 	if err := n.Front.DisconnectFeedErr(); err != nil {
 		notes = append(notes, err.Error())
@@ -250,7 +273,8 @@ func memberNames(ids []raft.ServerID) string {
 // forgeable is the warning that a policy is in force although the broker does not stamp client ids.
 const forgeable = "the policy rests on what clients say of themselves: set identity.clientIdProperty, and have the broker stamp it"
 
-// policyIsForgeable reports whether a policy is in force although the broker does not stamp client ids: a client can then claim any id.
+// policyIsForgeable reports whether a policy is in force although the broker does not stamp client
+// ids: a client can then claim any id.
 func (n *Node) policyIsForgeable() bool {
 	if n.config.Front.Identity.ClientIDProperty != "" {
 		return false
@@ -282,12 +306,14 @@ func (n *Node) warnOfForgeable(ctx context.Context) {
 	}
 }
 
-// Drain stops admitting requests, and waits until the admitted ones are answered or the context ends.
+// Drain stops admitting requests, and waits until the admitted ones are answered or the context
+// ends.
 func (n *Node) Drain(ctx context.Context) { n.Front.Drain(ctx) }
 
-// Close stops the node. Admitted requests are answered, and the leadership is transferred if there is another voter. Then Raft, the stores, the
-// session with the broker and the audit log stop, in this order. The broker keeps the requests that arrive meanwhile. The context bounds the
-// graceful part: the answers and the transfer.
+// Close stops the node. Admitted requests are answered, and the leadership is transferred if there
+// is another voter. Then Raft, the stores, the session with the broker and the audit log stop, in
+// this order. The broker keeps the requests that arrive meanwhile. The context bounds the graceful
+// part: the answers and the transfer.
 func (n *Node) Close(ctx context.Context) error {
 	n.Drain(ctx)
 	err := n.Cluster.Close(ctx)

@@ -11,7 +11,8 @@ import (
 	"holdfast/internal/settings"
 )
 
-// NewOffer returns the offer of a node with these settings: the replicated settings and the policy that it asks the cluster for.
+// NewOffer returns the offer of a node with these settings: the replicated settings and the policy
+// that it asks the cluster for.
 func NewOffer(s *settings.Settings) (offer.Offer, error) {
 	wanted := offer.Offer{Settings: s.Replicated(), KeepPolicy: s.PolicyFile == ""}
 	if s.PolicyFile != "" && s.PolicyFile != settings.None {
@@ -24,13 +25,16 @@ func NewOffer(s *settings.Settings) (offer.Offer, error) {
 	return wanted, nil
 }
 
-// followPolicy reads the policy file once a second. It offers a changed policy to the cluster once two reads in a row agree: the first one may have read a
-// file that was being written. A file that does not parse leaves the old policy in force.
+// followPolicy reads the policy file once a second. It offers a changed policy to the cluster once
+// two reads in a row agree: the first one may have read a file that was being written. A file that
+// does not parse leaves the old policy in force.
 func (n *Node) followPolicy(ctx context.Context) {
 	const interval = time.Second
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	var watched contentWatch // the first content counts as a change. If NewOffer read the same policy, offering it again changes nothing
+	// the first content counts as a change. If NewOffer read the same policy, offering it again
+	// changes nothing
+	var watched contentWatch
 	readable := true
 	for {
 		select {
@@ -43,7 +47,8 @@ func (n *Node) followPolicy(ctx context.Context) {
 			if readable = err == nil; readable {
 				n.config.Log.Info("the policy file is readable again", "file", n.config.PolicyFile)
 			} else {
-				n.config.Log.Warn("the policy file cannot be read: the old policy stays in force", "file", n.config.PolicyFile, "error", err)
+				n.config.Log.Warn("the policy file cannot be read: the old policy stays in force",
+					"file", n.config.PolicyFile, "error", err)
 			}
 		}
 		if !watched.changed(content, err == nil) {
@@ -51,7 +56,8 @@ func (n *Node) followPolicy(ctx context.Context) {
 		}
 		policy, err := policyfile.Parse(content)
 		if err != nil {
-			n.config.Log.Error("the policy file does not parse: the old policy stays in force", "file", n.config.PolicyFile, "error", err)
+			n.config.Log.Error("the policy file does not parse: the old policy stays in force",
+				"file", n.config.PolicyFile, "error", err)
 			continue
 		}
 		wanted := n.config.Offer
@@ -61,13 +67,15 @@ func (n *Node) followPolicy(ctx context.Context) {
 	}
 }
 
-// contentWatch detects a new content of a file that is read at intervals, once two reads in a row agree. Its zero value has seen no content.
+// contentWatch detects a new content of a file that is read at intervals, once two reads in a row
+// agree. Its zero value has seen no content.
 type contentWatch struct {
 	accepted []byte // content at the last reported change; nil before the first
 	before   []byte // content at the previous read; nil if that read failed
 }
 
-// changed reports whether the content differs from that of the last change and equals that of the previous read. ok is false if the file cannot be read.
+// changed reports whether the content differs from that of the last change and equals that of the
+// previous read. ok is false if the file cannot be read.
 func (w *contentWatch) changed(content []byte, ok bool) bool {
 	if !ok {
 		w.before = nil

@@ -2,8 +2,8 @@ package node
 
 import "testing"
 
-// contentWatch reports a new content once, when two reads in a row have found it. So it reports no half-written file. Two reads with a failed read
-// between them are not in a row.
+// contentWatch reports a new content once, when two reads in a row have found it. So it reports no
+// half-written file. Two reads with a failed read between them are not in a row.
 func TestContentCountsWhenItIsSettled(t *testing.T) {
 	const unreadable = "-"
 	var w contentWatch

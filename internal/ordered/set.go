@@ -1,5 +1,6 @@
-// Package ordered holds a set that is ranged over in the order in which its elements were added. A Go map whose keys are pointers is
-// ranged over in an order that depends on memory addresses, which no simulation can repeat.
+// Package ordered holds a set that is ranged over in the order in which its elements were added. A
+// Go map whose keys are pointers is ranged over in an order that depends on memory addresses, which
+// no simulation can repeat.
 package ordered
 
 import (
@@ -29,7 +30,8 @@ func (s *Set[T]) Add(element T) {
 // Delete removes an element, if it is there.
 func (s *Set[T]) Delete(element T) { delete(s.serials, element) }
 
-// All returns the elements that are there at the call, in the order in which they were added. The set may change meanwhile.
+// All returns the elements that are there at the call, in the order in which they were added. The
+// set may change meanwhile.
 func (s *Set[T]) All() iter.Seq[T] {
 	elements := make([]T, 0, len(s.serials))
 	for element := range s.serials {

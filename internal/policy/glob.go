@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A glob is a compiled pattern. For every element but a star, the length that it consumes is known before it is compared. Matching
-// therefore backtracks to one point only: the last star.
+// A glob is a compiled pattern. For every element but a star, the length that it consumes is known
+// before it is compared. Matching therefore backtracks to one point only: the last star.
 type glob []element
 
 type elementKind uint8
@@ -55,7 +55,8 @@ func compileGlob(pattern string, withTokens bool) (glob, error) {
 			end := strings.IndexByte(pattern, '}')
 			kind, known := tokens[pattern[:end+1]]
 			if !known {
-				return nil, errors.New("has a token that is neither {principal.clientId} nor {principal.username}")
+				return nil, errors.New(
+					"has a token that is neither {principal.clientId} nor {principal.username}")
 			}
 			g, pattern = append(g, element{kind: kind}), pattern[end+1:]
 			continue
@@ -82,7 +83,8 @@ func compileGlob(pattern string, withTokens bool) (glob, error) {
 	return g, nil
 }
 
-// compileClass reads what follows '[': an optional '!' or '^', then bytes and ranges; a ']' that comes first is a byte.
+// compileClass reads what follows '[': an optional '!' or '^', then bytes and ranges; a ']' that
+// comes first is a byte.
 func compileClass(pattern string) (element, string, error) {
 	e := element{kind: class}
 	if pattern != "" && (pattern[0] == '!' || pattern[0] == '^') {
@@ -135,7 +137,8 @@ func (g glob) matches(text []byte, principal *Principal) bool {
 	}
 }
 
-// consumes reports whether the text begins with a match of the element, and returns the length of the match in bytes.
+// consumes reports whether the text begins with a match of the element, and returns the length of
+// the match in bytes.
 func (e *element) consumes(text []byte, principal *Principal) (int, bool) {
 	if e.kind == anyByte || e.kind == class {
 		if len(text) == 0 {
@@ -147,7 +150,8 @@ func (e *element) consumes(text []byte, principal *Principal) (int, bool) {
 	return len(want), want != "" && bytes.HasPrefix(text, []byte(want))
 }
 
-// literal returns the text that the element stands for. It is empty for '?', '*' and classes, and for a token whose value is unknown.
+// literal returns the text that the element stands for. It is empty for '?', '*' and classes, and
+// for a token whose value is unknown.
 func (e *element) literal(principal *Principal) string {
 	switch e.kind {
 	case clientID:

@@ -1,5 +1,6 @@
-// Package policy decides who may do what with which keys. It is pure: a compiled Policy is immutable, and the same question
-// has the same answer on every replica. Reading policy files is the business of package policyfile.
+// Package policy decides who may do what with which keys. It is pure: a compiled Policy is
+// immutable, and the same question has the same answer on every replica. Reading policy files is
+// the business of package policyfile.
 package policy
 
 import (
@@ -22,7 +23,8 @@ const (
 // Attribute is a property of a principal that its broker vouches for.
 type Attribute struct{ Name, Value string }
 
-// Principal identifies the client that sends a request. An unknown field is empty, and matches no pattern.
+// Principal identifies the client that sends a request. An unknown field is empty, and matches no
+// pattern.
 type Principal struct {
 	ClientID   string
 	Username   string
@@ -34,9 +36,10 @@ type KeyType uint8
 
 // The key types.
 const (
-	Pattern KeyType = iota // a glob; {principal.clientId} and {principal.username} stand for the principal's own
-	String                 // the key itself
-	Binary                 // the key in standard base64
+	// a glob; {principal.clientId} and {principal.username} stand for the principal's own
+	Pattern KeyType = iota
+	String          // the key itself
+	Binary          // the key in standard base64
 )
 
 // Resource is a set of keys, and the access to them that a rule grants.
@@ -46,8 +49,9 @@ type Resource struct {
 	Keys    []string
 }
 
-// Rule grants its resources to its principals: those that match an entry of any of the first three lists. A rule without any
-// principals grants nothing. An entry of Attributes matches each principal that has all attributes of the entry.
+// Rule grants its resources to its principals: those that match an entry of any of the first three
+// lists. A rule without any principals grants nothing. An entry of Attributes matches each
+// principal that has all attributes of the entry.
 type Rule struct {
 	ClientIDs  []string // globs
 	Usernames  []string // globs
@@ -76,7 +80,8 @@ type compiledResource struct {
 // ErrInvalid is wrapped by every error of Compile.
 var ErrInvalid = errors.New("invalid policy")
 
-// Compile checks the rules and compiles them into a policy. The policy keeps them: the caller must not change them. A policy without rules denies everything.
+// Compile checks the rules and compiles them into a policy. The policy keeps them: the caller must
+// not change them. A policy without rules denies everything.
 func Compile(rules []Rule) (*Policy, error) {
 	policy := &Policy{rules: rules}
 	for i, rule := range rules {
@@ -100,13 +105,15 @@ func compileRule(rule Rule) (compiledRule, error) {
 	}
 	for _, attributes := range rule.Attributes {
 		if len(attributes) == 0 {
-			return compiledRule{}, errors.New("an entry of attributes names no attribute, which would mean everybody")
+			return compiledRule{},
+				errors.New("an entry of attributes names no attribute, which would mean everybody")
 		}
 	}
 	for i, resource := range rule.Resources {
 		r := compiledResource{access: resource.Access}
 		if resource.Access == 0 || resource.Access&^ReadWrite != 0 {
-			return compiledRule{}, fmt.Errorf("resource %d: the access is none of Read, Write, ReadWrite", i+1)
+			return compiledRule{},
+				fmt.Errorf("resource %d: the access is none of Read, Write, ReadWrite", i+1)
 		}
 		switch resource.KeyType {
 		case Pattern:
@@ -118,7 +125,8 @@ func compileRule(rule Rule) (compiledRule, error) {
 				return compiledRule{}, fmt.Errorf("resource %d: %w", i+1, err)
 			}
 		default:
-			return compiledRule{}, fmt.Errorf("resource %d: the key type is none of Pattern, String, Binary", i+1)
+			return compiledRule{},
+				fmt.Errorf("resource %d: the key type is none of Pattern, String, Binary", i+1)
 		}
 		compiled.resources = append(compiled.resources, r)
 	}
@@ -143,7 +151,8 @@ func exactKeys(resource Resource) (map[string]struct{}, error) {
 // Rules returns the rules that the policy was compiled from. The caller must not change them.
 func (p *Policy) Rules() []Rule { return p.rules }
 
-// FirstRule returns the number, from 1 on, of the first rule by which the principal may access the key, and 0 when none allows it.
+// FirstRule returns the number, from 1 on, of the first rule by which the principal may access the
+// key, and 0 when none allows it.
 func (p *Policy) FirstRule(principal *Principal, access Access, key []byte) int {
 	for i := range p.compiled {
 		rule := &p.compiled[i]
@@ -154,14 +163,16 @@ func (p *Policy) FirstRule(principal *Principal, access Access, key []byte) int 
 	return 0
 }
 
-// Grants are what a policy allows a principal. They are immutable, and keep the pointer to the principal, which must not change while they are in use.
+// Grants are what a policy allows a principal. They are immutable, and keep the pointer to the
+// principal, which must not change while they are in use.
 type Grants struct {
 	principal *Principal
 	access    Access
 	rules     []*compiledRule
 }
 
-// Grants returns what the policy allows the principal. It is for checks of many keys: FirstRule would match the principal anew for each key.
+// Grants returns what the policy allows the principal. It is for checks of many keys: FirstRule
+// would match the principal anew for each key.
 func (p *Policy) Grants(principal *Principal, access Access) Grants {
 	grants := Grants{principal: principal, access: access}
 	for i := range p.compiled {
@@ -174,11 +185,13 @@ func (p *Policy) Grants(principal *Principal, access Access) Grants {
 
 // Allow reports whether the principal may access the key.
 func (g *Grants) Allow(key []byte) bool {
-	return slices.ContainsFunc(g.rules, func(r *compiledRule) bool { return r.grants(g.principal, g.access, key) })
+	return slices.ContainsFunc(g.rules,
+		func(r *compiledRule) bool { return r.grants(g.principal, g.access, key) })
 }
 
-// Steps returns how many comparisons of up to 16 bytes Allow makes at most for each byte of a key. The state machine bounds the cost of an entry by it, so all
-// replicas must compute the same: what Steps returns may change only with a new log version (fsm.Version).
+// Steps returns how many comparisons of up to 16 bytes Allow makes at most for each byte of a key.
+// The state machine bounds the cost of an entry by it, so all replicas must compute the same: what
+// Steps returns may change only with a new log version (fsm.Version).
 func (g *Grants) Steps() (steps int) {
 	const bytesPerComparison = 16
 	for _, rule := range g.rules {
@@ -186,7 +199,8 @@ func (g *Grants) Steps() (steps int) {
 			steps++
 			for _, pattern := range rule.resources[i].globs {
 				for j := range pattern {
-					steps += 1 + len(pattern[j].ranges) + len(pattern[j].literal(g.principal))/bytesPerComparison
+					steps += 1 + len(pattern[j].ranges) +
+						len(pattern[j].literal(g.principal))/bytesPerComparison
 				}
 			}
 		}

@@ -12,7 +12,8 @@ import (
 )
 
 func TestPolicyPatternsMatchKeys(t *testing.T) {
-	principal := &Principal{ClientID: "line-*", Username: "u"} // a token such as {principal.clientId} matches this text literally: the star is no wildcard
+	// a token such as {principal.clientId} matches this text literally: the star is no wildcard
+	principal := &Principal{ClientID: "line-*", Username: "u"}
 	for _, test := range []struct {
 		pattern, text string
 		want          bool
@@ -57,7 +58,8 @@ func TestPolicyPatternsMatchKeys(t *testing.T) {
 	}
 }
 
-// path.Match is an independent model of the patterns, for texts without a slash: a star of path.Match does not match a slash.
+// path.Match is an independent model of the patterns, for texts without a slash: a star of
+// path.Match does not match a slash.
 func TestGlobAgainstPathMatch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pattern := rapid.StringMatching(`([ab*?]|\[ab\]|\[a-b\]|\[\^a\])*`).Draw(t, "pattern")
@@ -73,7 +75,8 @@ func TestGlobAgainstPathMatch(t *testing.T) {
 func TestGlobIsNotExponential(t *testing.T) {
 	g, _ := compileGlob(strings.Repeat("a*", 50)+"b", false)
 	start := time.Now()
-	if g.matches([]byte(strings.Repeat("a", 4000)), &Principal{}) || time.Since(start) > time.Second {
+	if g.matches([]byte(strings.Repeat("a", 4000)), &Principal{}) ||
+		time.Since(start) > time.Second {
 		t.Fatalf("took %v", time.Since(start))
 	}
 }
@@ -89,7 +92,10 @@ func TestPolicyAllowsByRule(t *testing.T) {
 			},
 		},
 		{Usernames: []string{"admin"}, Resources: []Resource{{ReadWrite, Pattern, []string{"*"}}}},
-		{Attributes: [][]Attribute{{{"site", "a"}, {"role", "op"}}}, Resources: []Resource{{Read, String, []string{"s"}}}},
+		{
+			Attributes: [][]Attribute{{{"site", "a"}, {"role", "op"}}},
+			Resources:  []Resource{{Read, String, []string{"s"}}},
+		},
 		{Resources: []Resource{{ReadWrite, Pattern, []string{"*"}}}},
 	})
 	if err != nil {
@@ -117,7 +123,8 @@ func TestPolicyAllowsByRule(t *testing.T) {
 		{Principal{Attributes: []Attribute{{"role", "op"}, {"site", "a"}}}, Read, "s", true},
 	} {
 		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
-			if got := policy.FirstRule(&test.principal, test.access, []byte(test.key)) != 0; got != test.want {
+			if got := policy.FirstRule(&test.principal, test.access,
+				[]byte(test.key)) != 0; got != test.want {
 				t.Errorf("%+v %d %q: %v", test.principal, test.access, test.key, got)
 			}
 			grants := policy.Grants(&test.principal, test.access)
@@ -128,9 +135,13 @@ func TestPolicyAllowsByRule(t *testing.T) {
 	}
 }
 
-// The steps of matching a key grow with the length of the client id or user name that a token stands for.
+// The steps of matching a key grow with the length of the client id or user name that a token
+// stands for.
 func TestMatchingStepsGrowWithTheClientID(t *testing.T) {
-	policy, err := Compile([]Rule{{ClientIDs: []string{"*"}, Resources: []Resource{{Read, Pattern, []string{"*{principal.clientId}/[ab]"}}}}})
+	policy, err := Compile([]Rule{{
+		ClientIDs: []string{"*"},
+		Resources: []Resource{{Read, Pattern, []string{"*{principal.clientId}/[ab]"}}},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +149,8 @@ func TestMatchingStepsGrowWithTheClientID(t *testing.T) {
 		grants := policy.Grants(&Principal{ClientID: clientID}, Read)
 		return grants.Steps()
 	}
-	if short, long := steps("a"), steps(strings.Repeat("a", 16_000)); short != 7 || long != short+1000 {
+	if short, long := steps("a"), steps(strings.Repeat("a", 16_000)); short != 7 || long != short+
+		1000 {
 		t.Errorf("%d and %d steps", short, long)
 	}
 }

@@ -13,9 +13,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Load returns the default settings overridden by the file (if its name is not empty), the environment, and the flags, in this
-// order. environment has the form of os.Environ. The keys of flags must be paths of Fields: another key panics. Unknown keys of the file are errors. Unknown
-// HOLDFAST_ variables are returned as warnings: Kubernetes sets such variables itself, for a service named holdfast.
+// Load returns the default settings overridden by the file (if its name is not empty), the
+// environment, and the flags, in this order. environment has the form of os.Environ. The keys of
+// flags must be paths of Fields: another key panics. Unknown keys of the file are errors. Unknown
+// HOLDFAST_ variables are returned as warnings: Kubernetes sets such variables itself, for a
+// service named holdfast.
 func Load(file string, environment []string, flags map[string]string) (Settings, []string, error) {
 	s := Default()
 	fields := s.Fields()
@@ -38,7 +40,8 @@ func Load(file string, environment []string, flags map[string]string) (Settings,
 		}
 		field, known := byVariable[name]
 		if !known {
-			warnings = append(warnings, fmt.Sprintf("environment variable %s is not a setting", name))
+			warnings = append(warnings,
+				fmt.Sprintf("environment variable %s is not a setting", name))
 			continue
 		}
 		if err := field.Value.Set(value); err != nil {
@@ -53,7 +56,8 @@ func Load(file string, environment []string, flags map[string]string) (Settings,
 	return s, warnings, s.Validate()
 }
 
-// invalidValue returns the error for a value that a setting cannot have. name is the setting's name where it was set.
+// invalidValue returns the error for a value that a setting cannot have. name is the setting's name
+// where it was set.
 func invalidValue(name string, field *Field, value string, err error) error {
 	if field.Path == "broker.addresses" && strings.Contains(value, "@") {
 		value = "(hidden)" // it may hold a password
@@ -61,9 +65,13 @@ func invalidValue(name string, field *Field, value string, err error) error {
 	return &Error{Path: name, Value: value, Reason: err.Error()}
 }
 
-// clientVariables returns the environment variables of the client commands, which are no settings of a node.
+// clientVariables returns the environment variables of the client commands, which are no settings
+// of a node.
 func clientVariables() []string {
-	return []string{"HOLDFAST_BROKER", "HOLDFAST_ADMIN", "HOLDFAST_ADMIN_CA", "HOLDFAST_ADMIN_CERT", "HOLDFAST_ADMIN_KEY", "HOLDFAST_FENCING_TOKEN"}
+	return []string{
+		"HOLDFAST_BROKER", "HOLDFAST_ADMIN", "HOLDFAST_ADMIN_CA", "HOLDFAST_ADMIN_CERT",
+		"HOLDFAST_ADMIN_KEY", "HOLDFAST_FENCING_TOKEN",
+	}
 }
 
 func loadFile(file string, byPath map[string]*Field) error {
@@ -89,10 +97,13 @@ func loadFile(file string, byPath map[string]*Field) error {
 		value := values[path]
 		field, known := byPath[path]
 		if !known {
-			if empty, isMap := value.(map[string]any); (value == nil || isMap && len(empty) == 0) && isSection(path, byPath) {
+			if empty, isMap := value.(map[string]any); (value == nil || isMap && len(empty) == 0) &&
+				isSection(path, byPath) {
 				continue // a section with nothing in it
 			}
-			return fmt.Errorf("%w: %s: there is no such setting%s", ErrInvalid, path, suggestion(path, byPath)) // its value may be a password
+			// its value may be a password
+			return fmt.Errorf("%w: %s: there is no such setting%s", ErrInvalid, path,
+				suggestion(path, byPath))
 		}
 		if err := setFromFile(field, value); err != nil {
 			return invalidValue(path, field, fmt.Sprint(value), err)
@@ -113,8 +124,8 @@ func flatten(path string, section map[string]any, values map[string]any) {
 	}
 }
 
-// dottedKey returns a key of a YAML document that has a dot in it, or an empty string. If the document had the same setting as nested keys, too, it
-// would be random which one counts.
+// dottedKey returns a key of a YAML document that has a dot in it, or an empty string. If the
+// document had the same setting as nested keys, too, it would be random which one counts.
 func dottedKey(node *yaml.Node) string {
 	for i, child := range node.Content {
 		isKey := node.Kind == yaml.MappingNode && i%2 == 0

@@ -11,8 +11,9 @@ import (
 	"holdfast/internal/topics"
 )
 
-// Mirrors is the setting "mirrors": the keys that the leader publishes as retained messages. In text it is a list of pattern=topic/ with commas between. In a
-// file it may also be a YAML list whose elements have keys and topic.
+// Mirrors is the setting "mirrors": the keys that the leader publishes as retained messages. In
+// text it is a list of pattern=topic/ with commas between. In a file it may also be a YAML list
+// whose elements have keys and topic.
 type Mirrors []fsm.Mirror
 
 // Set implements Value.
@@ -44,7 +45,8 @@ func (l *Mirrors) String() string {
 // Type implements Value.
 func (l *Mirrors) Type() string { return "list" }
 
-// setFromFile sets the list from the elements of a YAML list: each has keys and topic, and nothing else.
+// setFromFile sets the list from the elements of a YAML list: each has keys and topic, and nothing
+// else.
 func (l *Mirrors) setFromFile(elements []any) error {
 	*l = nil
 	for _, element := range elements {
@@ -71,7 +73,10 @@ func (l *Mirrors) shown() []map[string]string {
 func (s *Settings) validateMirrors() error {
 	text := func(m fsm.Mirror) string { return m.Keys + "=" + m.Topic }
 	if len(s.Mirrors) > fsm.MaxMirrors {
-		return &Error{"mirrors", s.Mirrors.String(), fmt.Sprintf("must not have more than %d elements", fsm.MaxMirrors)}
+		return &Error{
+			"mirrors", s.Mirrors.String(),
+			fmt.Sprintf("must not have more than %d elements", fsm.MaxMirrors),
+		}
 	}
 	for i, mirror := range s.Mirrors {
 		if _, err := glob.Compile(mirror.Keys); err != nil {
@@ -81,19 +86,24 @@ func (s *Settings) validateMirrors() error {
 			return &Error{"mirrors", text(mirror), fault}
 		}
 		for _, other := range s.Mirrors[:i] {
-			if other.Topic != mirror.Topic && (strings.HasPrefix(other.Topic, mirror.Topic) || strings.HasPrefix(mirror.Topic, other.Topic)) {
-				return &Error{"mirrors", text(mirror), "its topics lie among those of " + text(other) + ": two keys could have the same one"}
+			if other.Topic != mirror.Topic &&
+				(strings.HasPrefix(other.Topic, mirror.Topic) ||
+					strings.HasPrefix(mirror.Topic, other.Topic)) {
+				return &Error{"mirrors", text(mirror), "its topics lie among those of " +
+					text(other) + ": two keys could have the same one"}
 			}
 		}
 	}
 	return nil
 }
 
-// topicFault returns why a mirror's topics must not begin with topic, or an empty string if they may.
+// topicFault returns why a mirror's topics must not begin with topic, or an empty string if they
+// may.
 func topicFault(topic string) string {
 	switch {
 	case !strings.HasSuffix(topic, "/") || topic == "/":
-		return "the topic must end with '/', and have something before it" // so that topic+"#" is a topic filter that matches only these topics
+		// so that topic+"#" is a topic filter that matches only these topics
+		return "the topic must end with '/', and have something before it"
 	case topic[0] == '$' || strings.ContainsAny(topic, "+#\x00=") || !utf8.ValidString(topic):
 		return "the topic must be UTF-8, not begin with '$', and have none of + # = in it"
 	case topics.HasDisallowedCharacters(topic) || strings.Count(topic, "/") > maxMirrorLevels:
@@ -101,15 +111,20 @@ func topicFault(topic string) string {
 	case len(topic) > maxMirrorTopic:
 		return fmt.Sprintf("the topic must not have more than %d bytes", maxMirrorTopic)
 	}
-	for _, own := range []string{"clients/", "holdfast/", topics.Invoke[:strings.IndexByte(topics.Invoke, '/')+1]} {
+	for _, own := range []string{
+		"clients/", "holdfast/",
+		topics.Invoke[:strings.IndexByte(topics.Invoke, '/')+1],
+	} {
 		if strings.HasPrefix(topic, own) {
-			return "topics that begin with " + own + " are those of requests, replies and notifications"
+			return "topics that begin with " + own +
+				" are those of requests, replies and notifications"
 		}
 	}
 	return ""
 }
 
-// maxMirrorTopic and maxMirrorLevels bound the prefix of a mirror's topics, in bytes and in levels. Brokers take 128 levels; the key needs some of them.
+// maxMirrorTopic and maxMirrorLevels bound the prefix of a mirror's topics, in bytes and in levels.
+// Brokers take 128 levels; the key needs some of them.
 const (
 	maxMirrorTopic  = 1024
 	maxMirrorLevels = 64

@@ -1,5 +1,6 @@
-// Package settings holds the configuration of a node. Each setting has one name: its path in the YAML file and its command-line flag. The environment variable
-// is HOLDFAST_ and that name in capitals, with underscores for dots.
+// Package settings holds the configuration of a node. Each setting has one name: its path in the
+// YAML file and its command-line flag. The environment variable is HOLDFAST_ and that name in
+// capitals, with underscores for dots.
 package settings
 
 import (
@@ -24,7 +25,8 @@ type Settings struct {
 	Log      Log
 	Audit    Audit
 	Mirrors  Mirrors
-	// PolicyFile names the authorization policy; empty leaves the policy in force as it is, None removes it.
+	// PolicyFile names the authorization policy; empty leaves the policy in force as it is, None
+	// removes it.
 	PolicyFile string
 }
 
@@ -57,15 +59,17 @@ type Node struct {
 
 // Cluster says who the members are.
 type Cluster struct {
-	Name           string
-	Listen         string
-	Advertise      string
-	Peers          []string // id=host:port
-	PeersFile      string
-	Profile        string
-	Heartbeat      time.Duration // 0 is the profile's, also for Election, LeaderLease and DiskDeadline
-	Election       time.Duration
-	LeaderLease    time.Duration // a leader that reaches no majority for this long steps down; reads do not rely on it
+	Name      string
+	Listen    string
+	Advertise string
+	Peers     []string // id=host:port
+	PeersFile string
+	Profile   string
+	// 0 is the profile's, also for Election, LeaderLease and DiskDeadline
+	Heartbeat time.Duration
+	Election  time.Duration
+	// a leader that reaches no majority for this long steps down; reads do not rely on it
+	LeaderLease    time.Duration
 	DiskDeadline   time.Duration // a write to the disk that takes longer ends the process
 	MaxClockOffset time.Duration
 	LogStore       string
@@ -113,13 +117,15 @@ type Admin struct {
 	Pprof  bool
 }
 
-// Protocol says how requests are understood where the documented protocol (docs/protocol.md) and the client libraries differ.
+// Protocol says how requests are understood where the documented protocol (docs/protocol.md) and
+// the client libraries differ.
 type Protocol struct {
 	Dialect         string
 	CaseInsensitive bool
 }
 
-// Limits bound what clients may store. 0 is no limit for Keys, TotalBytes and WatchesPerClient. For DedupEntriesPerClient it is half of DedupEntries.
+// Limits bound what clients may store. 0 is no limit for Keys, TotalBytes and WatchesPerClient. For
+// DedupEntriesPerClient it is half of DedupEntries.
 type Limits struct {
 	KeyBytes     Size
 	ValueBytes   Size
@@ -166,16 +172,23 @@ func Default() Settings {
 		host = "node"
 	}
 	return Settings{
-		Node:     Node{ID: host, DataDir: "./data", MinFreeDisk: 256 << 20},
-		Cluster:  Cluster{Name: "holdfast", Listen: "0.0.0.0:7400", Profile: "lan", MaxClockOffset: 5 * time.Second, LogStore: "auto"},
+		Node: Node{ID: host, DataDir: "./data", MinFreeDisk: 256 << 20},
+		Cluster: Cluster{
+			Name: "holdfast", Listen: "0.0.0.0:7400", Profile: "lan",
+			MaxClockOffset: 5 * time.Second, LogStore: "auto",
+		},
 		Broker:   Broker{Addresses: []string{"mqtt://127.0.0.1:1883"}, Driver: "none"},
 		Admin:    Admin{Listen: "127.0.0.1:7401"},
 		Health:   Endpoint{Listen: "127.0.0.1:7402"},
 		Protocol: Protocol{Dialect: "auto"},
-		Limits:   Limits{KeyBytes: 64 << 10, ValueBytes: 4 << 20, TotalBytes: Auto, Watches: 100_000, DedupEntries: 8_000_000, WatchesPerClient: 10_000, DedupEntriesPerClient: 2_000_000, RequestsPerClient: 4096},
-		Watch:    Watch{NotificationExpiry: 30 * time.Second},
-		Log:      Log{Level: "info", Format: "text"},
-		Audit:    Audit{MaxBytes: 64 << 20, Files: 8},
+		Limits: Limits{
+			KeyBytes: 64 << 10, ValueBytes: 4 << 20, TotalBytes: Auto,
+			Watches: 100_000, DedupEntries: 8_000_000, WatchesPerClient: 10_000,
+			DedupEntriesPerClient: 2_000_000, RequestsPerClient: 4096,
+		},
+		Watch: Watch{NotificationExpiry: 30 * time.Second},
+		Log:   Log{Level: "info", Format: "text"},
+		Audit: Audit{MaxBytes: 64 << 20, Files: 8},
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// YAML returns the settings as a file that Load reads back. Secrets are in files of their own, of which only the names are
-// settings.
+// YAML returns the settings as a file that Load reads back. Secrets are in files of their own, of
+// which only the names are settings.
 func (s *Settings) YAML() ([]byte, error) {
 	root := &yaml.Node{Kind: yaml.MappingNode}
 	for _, field := range s.Fields() {
@@ -22,7 +22,8 @@ func (s *Settings) YAML() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		section.Content = append(section.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: parts[len(parts)-1]}, value)
+		section.Content = append(section.Content,
+			&yaml.Node{Kind: yaml.ScalarNode, Value: parts[len(parts)-1]}, value)
 	}
 	var out bytes.Buffer
 	encoder := yaml.NewEncoder(&out)

@@ -20,7 +20,8 @@ import (
 // Validate returns an *Error for the first setting that makes no sense.
 func (s *Settings) Validate() error {
 	for _, check := range []func() error{
-		s.validateNames, s.validateChoices, s.validateCluster, s.validateBroker, s.validateEndpoints, s.validateLimits, s.validateMirrors,
+		s.validateNames, s.validateChoices, s.validateCluster, s.validateBroker,
+		s.validateEndpoints, s.validateLimits, s.validateMirrors,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -30,24 +31,38 @@ func (s *Settings) Validate() error {
 }
 
 func (s *Settings) validateNames() error {
-	for _, name := range []struct{ path, value string }{{"node.id", s.Node.ID}, {"cluster.name", s.Cluster.Name}} {
+	for _, name := range []struct{ path, value string }{
+		{"node.id", s.Node.ID},
+		{"cluster.name", s.Cluster.Name},
+	} {
 		if !validName(name.value) {
-			return &Error{name.path, name.value, "must not be empty, nor hold white space, control characters or any of / + # = , @"}
+			return &Error{
+				name.path, name.value,
+				"must not be empty, nor hold white space, control characters or any of / + # = , @",
+			}
 		}
 	}
 	properties := map[string][]string{
-		"identity.clientIdProperty": {s.Identity.ClientIDProperty}, "identity.usernameProperty": {s.Identity.UsernameProperty},
+		"identity.clientIdProperty":    {s.Identity.ClientIDProperty},
+		"identity.usernameProperty":    {s.Identity.UsernameProperty},
 		"identity.attributeProperties": s.Identity.AttributeProperties,
 	}
 	for _, path := range slices.Sorted(maps.Keys(properties)) {
 		for _, property := range properties[path] {
 			if strings.HasPrefix(property, "__") {
-				return &Error{path, property, "is a property of the protocol, which clients set themselves"}
+				return &Error{
+					path, property,
+					"is a property of the protocol, which clients set themselves",
+				}
 			}
 		}
 	}
 	if s.Broker.Driver == "mosquitto" && len(s.Identity.AttributeProperties) > 0 {
-		return &Error{"identity.attributeProperties", strings.Join(s.Identity.AttributeProperties, ","), "Mosquitto does not stamp attributes: clients could set these properties themselves"}
+		return &Error{
+			"identity.attributeProperties",
+			strings.Join(s.Identity.AttributeProperties, ","),
+			"Mosquitto does not stamp attributes: clients could set these properties themselves",
+		}
 	}
 	const leastAudit = 64 << 10
 	if s.Audit.File != "" && s.Audit.MaxBytes < leastAudit {
@@ -55,7 +70,8 @@ func (s *Settings) validateNames() error {
 	}
 	const maxAuditFiles = 10_000 // a rotation may rename every file
 	if s.Audit.File != "" && s.Audit.Files > maxAuditFiles {
-		return &Error{"audit.files", strconv.FormatInt(s.Audit.Files, 10), "must be at most " + strconv.Itoa(maxAuditFiles)}
+		return &Error{"audit.files", strconv.FormatInt(s.Audit.Files, 10), "must be at most " +
+			strconv.Itoa(maxAuditFiles)}
 	}
 	if s.Node.DataDir == "" {
 		return &Error{"node.dataDir", "", "must not be empty"}
@@ -66,7 +82,8 @@ func (s *Settings) validateNames() error {
 // validName reports whether a name is allowed for a node or a cluster.
 func validName(name string) bool {
 	unreadable := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
-	return name != "" && !strings.ContainsAny(name, "/+#=,@") && !strings.ContainsFunc(name, unreadable)
+	return name != "" && !strings.ContainsAny(name, "/+#=,@") &&
+		!strings.ContainsFunc(name, unreadable)
 }
 
 func (s *Settings) validateChoices() error {
@@ -77,7 +94,11 @@ func (s *Settings) validateChoices() error {
 	}{
 		{"cluster.profile", s.Cluster.Profile, []string{"lan", "edge"}, nil},
 		{"cluster.logStore", s.Cluster.LogStore, []string{"auto", "boltdb", "wal"}, nil},
-		{"broker.driver", s.Broker.Driver, []string{"none", "mosquitto", "emqx"}, []string{"embedded"}},
+		{
+			"broker.driver", s.Broker.Driver,
+			[]string{"none", "mosquitto", "emqx"},
+			[]string{"embedded"},
+		},
 		{"protocol.dialect", s.Protocol.Dialect, []string{"auto", "documented", "sdk"}, nil},
 		{"log.level", s.Log.Level, []string{"debug", "info", "warn", "error"}, nil},
 		{"log.format", s.Log.Format, []string{"text", "json"}, nil},
@@ -106,13 +127,20 @@ func (s *Settings) validateCluster() error {
 		return &Error{"cluster.listen", c.Listen, "want host:port"}
 	}
 	if c.Advertise != "" && !isDialable(c.Advertise) {
-		return &Error{"cluster.advertise", c.Advertise, "want host:port, under which the other members reach this one"}
+		return &Error{
+			"cluster.advertise", c.Advertise,
+			"want host:port, under which the other members reach this one",
+		}
 	}
 	if own := s.ownPeer(); c.Advertise != "" && own != "" && own != c.Advertise {
-		return &Error{"cluster.advertise", c.Advertise, "cluster.peers says that the others reach this node at " + own}
+		return &Error{
+			"cluster.advertise", c.Advertise,
+			"cluster.peers says that the others reach this node at " + own,
+		}
 	}
 	if c.Listens() && !isDialable(s.AdvertisedAddress()) {
-		return &Error{"cluster.advertise", c.Advertise, "must be set: the others cannot reach " + s.AdvertisedAddress()}
+		return &Error{"cluster.advertise", c.Advertise, "must be set: the others cannot reach " +
+			s.AdvertisedAddress()}
 	}
 	if c.MaxClockOffset <= 0 {
 		return &Error{"cluster.maxClockOffset", c.MaxClockOffset.String(), "must be positive"}
@@ -120,13 +148,22 @@ func (s *Settings) validateCluster() error {
 	files := c.TLS.CertFile != "" || c.TLS.KeyFile != "" || c.TLS.CAFile != ""
 	switch {
 	case files && c.TLS.Insecure:
-		return &Error{"cluster.tls.insecure", "true", "cannot be combined with cluster.tls.certFile, keyFile or caFile"}
+		return &Error{
+			"cluster.tls.insecure", "true",
+			"cannot be combined with cluster.tls.certFile, keyFile or caFile",
+		}
 	case files && (c.TLS.CertFile == "" || c.TLS.KeyFile == "" || c.TLS.CAFile == ""):
-		return &Error{"cluster.tls.certFile", c.TLS.CertFile, "requires cluster.tls.keyFile and cluster.tls.caFile"}
+		return &Error{
+			"cluster.tls.certFile", c.TLS.CertFile,
+			"requires cluster.tls.keyFile and cluster.tls.caFile",
+		}
 	case files || c.TLS.Insecure:
 		return nil
 	case c.PeersFile != "" || len(c.Peers) > 1:
-		return &Error{"cluster.tls", "", "members need certificates (certFile, keyFile, caFile), or cluster.tls.insecure for plain TCP"}
+		return &Error{
+			"cluster.tls", "",
+			"members need certificates (certFile, keyFile, caFile), or cluster.tls.insecure for plain TCP",
+		}
 	}
 	return s.validateAlone()
 }
@@ -153,10 +190,12 @@ func ParsePeers(peers []string) ([]Peer, error) {
 func isDialable(address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)
-	return err == nil && host != "" && port != "0" && validAddress(address) && (ip == nil || !ip.IsUnspecified())
+	return err == nil && host != "" && port != "0" && validAddress(address) &&
+		(ip == nil || !ip.IsUnspecified())
 }
 
-// validateAlone validates a node that does not listen for other members. It refuses settings that have no effect there.
+// validateAlone validates a node that does not listen for other members. It refuses settings that
+// have no effect there.
 func (s *Settings) validateAlone() error {
 	standard := Default().Cluster
 	const reason = "has no effect: without cluster.tls or cluster.tls.insecure the node is a cluster of one that listens for nobody"
@@ -190,8 +229,8 @@ func (s *Settings) AdvertisedAddress() string {
 	return net.JoinHostPort(s.Node.ID, port)
 }
 
-// ownPeer returns the address of this node in the list of peers, if it is there. A file of peers does not count: it is read at the first
-// start only, and the address is needed at every start.
+// ownPeer returns the address of this node in the list of peers, if it is there. A file of peers
+// does not count: it is read at the first start only, and the address is needed at every start.
 func (s *Settings) ownPeer() string {
 	peers, err := ParsePeers(s.Cluster.Peers)
 	if err != nil {
@@ -205,7 +244,8 @@ func (s *Settings) ownPeer() string {
 	return ""
 }
 
-// InitialPeers returns the initial members, from the list or the file. An empty list means a cluster of one.
+// InitialPeers returns the initial members, from the list or the file. An empty list means a
+// cluster of one.
 func (s *Settings) InitialPeers() ([]Peer, error) {
 	list := s.Cluster.Peers
 	if s.Cluster.PeersFile != "" {
@@ -213,7 +253,8 @@ func (s *Settings) InitialPeers() ([]Peer, error) {
 		if err != nil {
 			return nil, &Error{"cluster.peersFile", s.Cluster.PeersFile, err.Error()}
 		}
-		list = strings.FieldsFunc(string(data), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+		list = strings.FieldsFunc(string(data),
+			func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 		if len(list) == 0 {
 			return nil, &Error{"cluster.peersFile", s.Cluster.PeersFile, "there is no member in it"}
 		}
@@ -227,7 +268,8 @@ func (s *Settings) InitialPeers() ([]Peer, error) {
 
 func (t *TLS) validate(path string) error {
 	if (t.CertFile == "") != (t.KeyFile == "") {
-		return &Error{path + ".certFile", t.CertFile, "must be set together with " + path + ".keyFile"}
+		return &Error{path + ".certFile", t.CertFile, "must be set together with " + path +
+			".keyFile"}
 	}
 	return nil
 }
@@ -238,7 +280,10 @@ func (s *Settings) validateBroker() error {
 	}
 	for _, address := range s.Broker.Addresses {
 		if _, err := mqttconn.ParseAddress(address); err != nil {
-			return &Error{"broker.addresses", withoutLogin(address), "want mqtt://host:port or mqtts://host:port"}
+			return &Error{
+				"broker.addresses", withoutLogin(address),
+				"want mqtt://host:port or mqtts://host:port",
+			}
 		}
 	}
 	if err := s.validateAPI(); err != nil {
@@ -248,12 +293,16 @@ func (s *Settings) validateBroker() error {
 		return err
 	}
 	if tls := s.Broker.TLS; tls != (TLS{}) && !slices.ContainsFunc(s.Broker.Addresses, isTLS) {
-		return &Error{"broker.tls", cmp.Or(tls.CAFile, tls.CertFile, tls.KeyFile, tls.ServerName), "has no effect: no broker.addresses begins with mqtts://"}
+		return &Error{
+			"broker.tls", cmp.Or(tls.CAFile, tls.CertFile, tls.KeyFile, tls.ServerName),
+			"has no effect: no broker.addresses begins with mqtts://",
+		}
 	}
 	return nil
 }
 
-// withoutLogin returns an address for an error text, without the user name and password that may come before an @.
+// withoutLogin returns an address for an error text, without the user name and password that may
+// come before an @.
 func withoutLogin(address string) string {
 	if at := strings.LastIndexByte(address, '@'); at >= 0 {
 		return "…" + address[at:]
@@ -275,8 +324,12 @@ func (s *Settings) validateAPI() error {
 		return &Error{"broker.api.url", withoutLogin(api.URL), "requires broker.driver emqx"}
 	}
 	address, err := url.Parse(api.URL)
-	if err != nil || address.Host == "" || address.Scheme != "http" && address.Scheme != "https" || address.User != nil {
-		return &Error{"broker.api.url", withoutLogin(api.URL), "want http://host:port or https://host:port, without a login"}
+	if err != nil || address.Host == "" || address.Scheme != "http" && address.Scheme != "https" ||
+		address.User != nil {
+		return &Error{
+			"broker.api.url", withoutLogin(api.URL),
+			"want http://host:port or https://host:port, without a login",
+		}
 	}
 	if api.CAFile != "" && address.Scheme != "https" {
 		return &Error{"broker.api.caFile", api.CAFile, "has no effect: broker.api.url is not https"}
@@ -311,12 +364,18 @@ func (s *Settings) validateEndpoints() error {
 	}
 	if tls := s.Admin.TLS; tls != (TLS{}) {
 		if tls.CertFile == "" || tls.KeyFile == "" || tls.CAFile == "" {
-			return &Error{"admin.tls.certFile", tls.CertFile, "requires admin.tls.keyFile and admin.tls.caFile"}
+			return &Error{
+				"admin.tls.certFile", tls.CertFile,
+				"requires admin.tls.keyFile and admin.tls.caFile",
+			}
 		}
 		return nil
 	}
 	if host, _, _ := net.SplitHostPort(s.Admin.Listen); !isLoopback(host) {
-		return &Error{"admin.listen", s.Admin.Listen, "plain HTTP is for loopback only: set admin.tls"}
+		return &Error{
+			"admin.listen", s.Admin.Listen,
+			"plain HTTP is for loopback only: set admin.tls",
+		}
 	}
 	return nil
 }
@@ -329,7 +388,8 @@ func collide(a, b string) bool {
 		return false
 	}
 	anyA, anyB := net.ParseIP(hostA), net.ParseIP(hostB)
-	return hostA == hostB || hostA == "" || hostB == "" || anyA != nil && anyA.IsUnspecified() || anyB != nil && anyB.IsUnspecified()
+	return hostA == hostB || hostA == "" || hostB == "" || anyA != nil && anyA.IsUnspecified() ||
+		anyB != nil && anyB.IsUnspecified()
 }
 
 func isLoopback(host string) bool {
@@ -355,21 +415,41 @@ func (s *Settings) validateLimits() error {
 		least, most int64
 	}{
 		{"limits.keyBytes", int64(s.Limits.KeyBytes), s.Limits.KeyBytes.String(), 1, mostBytes},
-		{"limits.valueBytes", int64(s.Limits.ValueBytes), s.Limits.ValueBytes.String(), 0, mostBytes},
+		{
+			"limits.valueBytes", int64(s.Limits.ValueBytes), s.Limits.ValueBytes.String(), 0,
+			mostBytes,
+		},
 		{"limits.watches", s.Limits.Watches, strconv.FormatInt(s.Limits.Watches, 10), 0, 1 << 40},
-		{"limits.dedupEntries", s.Limits.DedupEntries, strconv.FormatInt(s.Limits.DedupEntries, 10), 100, 1 << 40},
-		{"limits.watchesPerClient", s.Limits.WatchesPerClient, strconv.FormatInt(s.Limits.WatchesPerClient, 10), 0, 1 << 40},
-		{"limits.dedupEntriesPerClient", s.Limits.DedupEntriesPerClient, strconv.FormatInt(s.Limits.DedupEntriesPerClient, 10), 0, 1 << 40},
-		{"limits.requestsPerClient", s.Limits.RequestsPerClient, strconv.FormatInt(s.Limits.RequestsPerClient, 10), 1, 1 << 20},
+		{
+			"limits.dedupEntries", s.Limits.DedupEntries,
+			strconv.FormatInt(s.Limits.DedupEntries, 10),
+			100, 1 << 40,
+		},
+		{
+			"limits.watchesPerClient", s.Limits.WatchesPerClient,
+			strconv.FormatInt(s.Limits.WatchesPerClient, 10), 0, 1 << 40,
+		},
+		{
+			"limits.dedupEntriesPerClient", s.Limits.DedupEntriesPerClient,
+			strconv.FormatInt(s.Limits.DedupEntriesPerClient, 10), 0, 1 << 40,
+		},
+		{
+			"limits.requestsPerClient", s.Limits.RequestsPerClient,
+			strconv.FormatInt(s.Limits.RequestsPerClient, 10), 1, 1 << 20,
+		},
 		{"node.minFreeDisk", int64(s.Node.MinFreeDisk), s.Node.MinFreeDisk.String(), 0, 1 << 60},
 	} {
 		if limit.value < limit.least || limit.value > limit.most {
-			return &Error{limit.path, limit.text, "must be between " + strconv.FormatInt(limit.least, 10) + " and " + strconv.FormatInt(limit.most, 10)}
+			return &Error{limit.path, limit.text, "must be between " +
+				strconv.FormatInt(limit.least, 10) + " and " + strconv.FormatInt(limit.most, 10)}
 		}
 	}
 	const longest = 100 * 365 * 24 * time.Hour // MQTT counts seconds in 32 bits
 	if s.Watch.NotificationExpiry < time.Second || s.Watch.NotificationExpiry > longest {
-		return &Error{"watch.notificationExpiry", s.Watch.NotificationExpiry.String(), "must be at least 1s, and at most 100 years"}
+		return &Error{
+			"watch.notificationExpiry", s.Watch.NotificationExpiry.String(),
+			"must be at least 1s, and at most 100 years",
+		}
 	}
 	if s.Watch.TTL != 0 && s.Watch.TTL < time.Second {
 		return &Error{"watch.ttl", s.Watch.TTL.String(), "must be 0 or at least 1s"}

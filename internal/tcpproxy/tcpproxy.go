@@ -1,4 +1,5 @@
-// Package tcpproxy is a TCP proxy for tests, which ends connections, refuses them, or delivers nothing, as the test wants.
+// Package tcpproxy is a TCP proxy for tests, which ends connections, refuses them, or delivers
+// nothing, as the test wants.
 package tcpproxy
 
 import (

@@ -60,8 +60,9 @@ func NewIssuer(dir string) (*Issuer, error) {
 // File returns the path of a file in the issuer's folder.
 func (i *Issuer) File(name string) string { return filepath.Join(i.dir, name) }
 
-// Issue writes NAME.crt and NAME.key, a certificate of the hosts (names or IP addresses) for servers and clients, valid for a day. The first
-// certificate that an Issuer issues is the authority's own: it signs all others.
+// Issue writes NAME.crt and NAME.key, a certificate of the hosts (names or IP addresses) for
+// servers and clients, valid for a day. The first certificate that an Issuer issues is the
+// authority's own: it signs all others.
 func (i *Issuer) Issue(name string, hosts ...string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -70,7 +71,8 @@ func (i *Issuer) Issue(name string, hosts ...string) error {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		BasicConstraintsValid: true, IsCA: i.certificate == nil, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		BasicConstraintsValid: true, IsCA: i.certificate == nil,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, host := range hosts {
@@ -98,10 +100,12 @@ func (i *Issuer) Issue(name string, hosts ...string) error {
 			return err
 		}
 	}
-	return errors.Join(i.write(name+".crt", "CERTIFICATE", der), i.write(name+".key", "EC PRIVATE KEY", keyDER))
+	return errors.Join(i.write(name+".crt", "CERTIFICATE", der),
+		i.write(name+".key", "EC PRIVATE KEY", keyDER))
 }
 
 func (i *Issuer) write(name, kind string, der []byte) error {
 	const readable = 0o644 // brokers drop their privileges before they read
-	return os.WriteFile(i.File(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), readable)
+	return os.WriteFile(i.File(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}),
+		readable)
 }

@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// Until checks every 5 ms whether a condition holds, and fails the test if it does not within 30 s. what says what is waited for. A test that passes waits
-// much less: the limit is for a busy machine.
+// Until checks every 5 ms whether a condition holds, and fails the test if it does not within 30 s.
+// what says what is waited for. A test that passes waits much less: the limit is for a busy
+// machine.
 func Until(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	wait(t, 30*time.Second, 5*time.Millisecond, what, condition)
 }
 
-// Within is Until with another limit. It checks 300 times within the limit, and at least every 200 ms: a condition with a long limit may take a process to
-// check.
+// Within is Until with another limit. It checks 300 times within the limit, and at least every 200
+// ms: a condition with a long limit may take a process to check.
 func Within(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
 	wait(t, limit, min(limit/300, 200*time.Millisecond), what, condition)

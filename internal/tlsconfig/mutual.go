@@ -14,9 +14,10 @@ import (
 	"time"
 )
 
-// Mutual is the TLS 1.3 of connections on which both sides show a certificate. The files are read again when they change, so
-// that renewed certificates are used without a restart; while they cannot be loaded, the old ones stay in use. A nil *Mutual is no
-// TLS at all. Its methods are safe for concurrent use.
+// Mutual is the TLS 1.3 of connections on which both sides show a certificate. The files are read
+// again when they change, so that renewed certificates are used without a restart; while they
+// cannot be loaded, the old ones stay in use. A nil *Mutual is no TLS at all. Its methods are safe
+// for concurrent use.
 type Mutual struct {
 	files Files
 	log   *slog.Logger
@@ -46,7 +47,8 @@ type fileVersion struct {
 // NewMutual reads the files, all of which are required.
 func NewMutual(files Files, log *slog.Logger) (*Mutual, error) {
 	if files.CA == "" || files.Certificate == "" || files.Key == "" {
-		return nil, fmt.Errorf("%w: a certificate, its key and the certificates that vouch for the other side are required", ErrInvalid)
+		return nil, fmt.Errorf(
+			"%w: a certificate, its key and the certificates that vouch for the other side are required", ErrInvalid)
 	}
 	m := &Mutual{files: files, log: log}
 	m.stamps = m.statFiles()
@@ -82,7 +84,8 @@ func (m *Mutual) statFiles() (stamps [3]fileVersion) {
 	return stamps
 }
 
-// reloadIfChanged loads the files again if they have changed. It returns what was last loaded successfully.
+// reloadIfChanged loads the files again if they have changed. It returns what was last loaded
+// successfully.
 func (m *Mutual) reloadIfChanged() *material {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,11 +94,13 @@ func (m *Mutual) reloadIfChanged() *material {
 		return m.current
 	}
 	loaded, err := m.files.load()
-	if err != nil { // a file is half-written, or not readable yet: the next call after reloadPause tries again
+	if err != nil {
+		// a file is half-written, or not readable yet: the next call after reloadPause tries again
 		m.failed = time.Now()
 		if stamps != m.warned {
 			m.warned = stamps
-			m.log.Warn("the certificates changed and cannot be used: the old ones stay in use", "file", m.files.Certificate, "error", err)
+			m.log.Warn("the certificates changed and cannot be used: the old ones stay in use",
+				"file", m.files.Certificate, "error", err)
 		}
 		return m.current
 	}
@@ -112,7 +117,8 @@ func (m *Mutual) serverConfig() *tls.Config {
 			now := m.reloadIfChanged()
 			return &tls.Config{
 				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{now.certificate},
-				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: now.authorities, NextProtos: []string{"http/1.1"},
+				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: now.authorities,
+				NextProtos:             []string{"http/1.1"},
 				SessionTicketsDisabled: true, // so that each connection verifies the certificate
 			}, nil
 		},
@@ -138,8 +144,9 @@ func (m *Mutual) Server(conn net.Conn) net.Conn {
 // errOtherName says that the other side's certificate has none of the expected names.
 var errOtherName = errors.New("the certificate names somebody else")
 
-// Client returns the dialling side of TLS over a connection. The certificate of the other side must have one of the names. There must be at least one name; the
-// first is sent as the server name. Empty names match nothing.
+// Client returns the dialling side of TLS over a connection. The certificate of the other side must
+// have one of the names. There must be at least one name; the first is sent as the server name.
+// Empty names match nothing.
 func (m *Mutual) Client(conn net.Conn, names ...string) net.Conn {
 	if m == nil {
 		return conn
@@ -150,8 +157,10 @@ func (m *Mutual) Client(conn net.Conn, names ...string) net.Conn {
 func (m *Mutual) clientConfig(names []string) *tls.Config {
 	now := m.reloadIfChanged()
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{now.certificate}, ServerName: names[0],
-		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies instead, and accepts any of the names
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{now.certificate},
+		ServerName:         names[0],
+		InsecureSkipVerify: true,
+		//nolint:gosec // VerifyConnection verifies instead, and accepts any of the names
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 {
 				return errOtherName
@@ -164,7 +173,8 @@ func (m *Mutual) clientConfig(names []string) *tls.Config {
 				return err
 			}
 			if !hasName(state.PeerCertificates[0], names) {
-				return fmt.Errorf("%w: want one of %q, it has %q and %v", errOtherName, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" }),
+				return fmt.Errorf("%w: want one of %q, it has %q and %v", errOtherName,
+					slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" }),
 					state.PeerCertificates[0].DNSNames, state.PeerCertificates[0].IPAddresses)
 			}
 			return nil
@@ -172,8 +182,10 @@ func (m *Mutual) clientConfig(names []string) *tls.Config {
 	}
 }
 
-// PeerHasName reports whether the certificate of the other side of a connection has one of the names. A nil *Mutual returns true. Otherwise the connection must
-// be a *tls.Conn, or have a method Secured that returns one; any other connection returns false. PeerHasName makes the handshake, if that was not made yet.
+// PeerHasName reports whether the certificate of the other side of a connection has one of the
+// names. A nil *Mutual returns true. Otherwise the connection must be a *tls.Conn, or have a method
+// Secured that returns one; any other connection returns false. PeerHasName makes the handshake, if
+// that was not made yet.
 func (m *Mutual) PeerHasName(conn net.Conn, names ...string) bool {
 	if m == nil {
 		return true
@@ -207,7 +219,8 @@ func hasName(certificate *x509.Certificate, names []string) bool {
 	return false
 }
 
-// HTTP returns a transport for HTTP requests. The server's certificate must have the name Files.ServerName or, if that is empty, the name that is dialled.
+// HTTP returns a transport for HTTP requests. The server's certificate must have the name
+// Files.ServerName or, if that is empty, the name that is dialled.
 func (f Files) HTTP() (*http.Transport, error) {
 	config, err := f.Client()
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"holdfast/internal/testcert"
 )
 
-// A file of certificates that is half-written is not used, although the complete certificates in it could be.
+// A file of certificates that is half-written is not used, although the complete certificates in it
+// could be.
 func TestHalfWrittenCertificatesAreNotLoaded(t *testing.T) {
 	first, second := testcert.NewAuthority(t), testcert.NewAuthority(t)
 	first.Issue("n1", "n1")
@@ -33,7 +34,10 @@ func TestHalfWrittenCertificatesAreNotLoaded(t *testing.T) {
 				}
 			}
 			defer write(whole)
-			m, err := NewMutual(Files{CA: first.File("ca.crt"), Certificate: first.File("n1.crt"), Key: first.File("n1.key")}, slog.New(slog.DiscardHandler))
+			m, err := NewMutual(Files{
+				CA: first.File("ca.crt"), Certificate: first.File("n1.crt"),
+				Key: first.File("n1.key"),
+			}, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +76,8 @@ func TestWholeCertificateFilesAreRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := t.TempDir() + "/ca.crt"
-			if err := os.WriteFile(file, append(slices.Clone(one), test.more...), 0o600); err != nil {
+			if err := os.WriteFile(file, append(slices.Clone(one), test.more...),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := (Files{CA: file}).Client(); !errors.Is(err, test.want) {

@@ -16,14 +16,15 @@ type Files struct {
 	CA          string // certificates that vouch for the other side; empty means the system's
 	Certificate string
 	Key         string
-	ServerName  string // the name that the other side's certificate must have; empty means the name that was dialled
+	// the name that the other side's certificate must have; empty means the name that was dialled
+	ServerName string
 }
 
 // ErrInvalid is wrapped by every error about certificate files.
 var ErrInvalid = errors.New("invalid TLS configuration")
 
-// Client returns the configuration of a client. The client certificate is read anew for each handshake, so that a renewed one
-// is used without a restart. The CA file is read once.
+// Client returns the configuration of a client. The client certificate is read anew for each
+// handshake, so that a renewed one is used without a restart. The CA file is read once.
 func (f Files) Client() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.ServerName}
 	if f.CA != "" {
@@ -62,7 +63,8 @@ func (f Files) authorities() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// readWhole reads a file of certificates. It refuses a file that ends within a PEM block: such a file is being written, and may lack certificates.
+// readWhole reads a file of certificates. It refuses a file that ends within a PEM block: such a
+// file is being written, and may lack certificates.
 func readWhole(file string) ([]byte, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -75,7 +77,8 @@ func readWhole(file string) ([]byte, error) {
 	const begin, end, dashes = "\n-----BEGIN ", "\n-----END ", "-----"
 	rest = append([]byte("\n"), rest...)
 	if last := bytes.LastIndex(rest, []byte(begin)); last >= 0 {
-		if _, label, ends := bytes.Cut(rest[last:], []byte(end)); !ends || !bytes.Contains(label, []byte(dashes)) {
+		if _, label, ends := bytes.Cut(rest[last:], []byte(end)); !ends ||
+			!bytes.Contains(label, []byte(dashes)) {
 			return nil, fmt.Errorf("%w: %s ends within a PEM block", ErrInvalid, file)
 		}
 	}

@@ -13,13 +13,14 @@ const (
 	Invoke = service + "/command/invoke"
 	// ReservedPrefix is the prefix of the topics on which only the store publishes.
 	ReservedPrefix = "clients/" + service
-	// Notifications is the prefix of all notification topics. The client id follows, then notify, then the key.
+	// Notifications is the prefix of all notification topics. The client id follows, then notify,
+	// then the key.
 	Notifications = ReservedPrefix + "/"
 	notify        = "/command/notify/"
 )
 
-// HasDisallowedCharacters reports whether a topic has control characters, or code points that are no characters. A broker may end the connection on these (MQTT 5,
-// 1.5.4).
+// HasDisallowedCharacters reports whether a topic has control characters, or code points that are
+// no characters. A broker may end the connection on these (MQTT 5, 1.5.4).
 func HasDisallowedCharacters(topic string) bool {
 	return strings.ContainsFunc(topic, func(r rune) bool {
 		return unicode.IsControl(r) || r&0xFFFE == 0xFFFE || r >= 0xFDD0 && r <= 0xFDEF
@@ -29,7 +30,8 @@ func HasDisallowedCharacters(topic string) bool {
 // Base16 encodes a client id or a key for a topic: upper-case Base16 (RFC 4648 section 8).
 func Base16(text string) string { return strings.ToUpper(hex.EncodeToString([]byte(text))) }
 
-// NotificationPrefix returns the prefix of a client's notification topics. The key in Base16 follows.
+// NotificationPrefix returns the prefix of a client's notification topics. The key in Base16
+// follows.
 func NotificationPrefix(clientID string) string { return Notifications + Base16(clientID) + notify }
 
 // Notification returns the topic of a client's notifications about a key.

@@ -1,5 +1,5 @@
-// Package trial runs the whole product in one process: a broker, and a cluster of nodes behind it. It is for trying things out and for
-// tests: one process is one point of failure.
+// Package trial runs the whole product in one process: a broker, and a cluster of nodes behind it.
+// It is for trying things out and for tests: one process is one point of failure.
 package trial
 
 import (
@@ -34,14 +34,16 @@ import (
 
 // Config says what to run.
 type Config struct {
-	Listen   string // listen address of the broker; port 0 means any free port
-	Nodes    int    // 1, 3 or 5
-	Folder   string // folder of the data, kept after Close; empty means a temporary folder, which Close removes
+	Listen string // listen address of the broker; port 0 means any free port
+	Nodes  int    // 1, 3 or 5
+	// folder of the data, kept after Close; empty means a temporary folder, which Close removes
+	Folder   string
 	Settings *settings.Settings
-	Admin    []string // listen addresses to try in turn for the first node's admin API; none means no API
-	Health   string   // listen address of the first node's health port; empty means none
-	Version  string   // of the program
-	Log      *slog.Logger
+	// listen addresses to try in turn for the first node's admin API; none means no API
+	Admin   []string
+	Health  string // listen address of the first node's health port; empty means none
+	Version string // of the program
+	Log     *slog.Logger
 }
 
 // ErrConfig is wrapped by errors about an invalid Config.
@@ -64,7 +66,8 @@ type Cluster struct {
 // Start starts everything. The nodes are not ready yet.
 func Start(config Config) (*Cluster, error) {
 	if config.Nodes != 1 && config.Nodes != 3 && config.Nodes != 5 {
-		return nil, fmt.Errorf("%w: the number of nodes is %d: must be 1, 3 or 5", ErrConfig, config.Nodes)
+		return nil, fmt.Errorf("%w: the number of nodes is %d: must be 1, 3 or 5", ErrConfig,
+			config.Nodes)
 	}
 	c := &Cluster{config: config, exits: make(chan error, 1)}
 	if err := c.start(); err != nil {
@@ -92,7 +95,8 @@ func address(s *httpapi.Server) string {
 // Folder returns where the data is, and whether that is temporary.
 func (c *Cluster) Folder() (folder string, temporary bool) { return c.folder, c.temporary }
 
-// Exits returns the channel on which an error arrives when a node cannot go on. WaitReady receives from the same channel.
+// Exits returns the channel on which an error arrives when a node cannot go on. WaitReady receives
+// from the same channel.
 func (c *Cluster) Exits() <-chan error { return c.exits }
 
 func (c *Cluster) start() (err error) {
@@ -109,8 +113,10 @@ func (c *Cluster) start() (err error) {
 	password := make([]byte, 16)
 	_, _ = rand.Read(password) // never fails
 	broker := embedded.Config{
-		Listen: config.Listen, Log: config.Log, Wall: cluster.SystemClock().Wall, Cluster: config.Settings.Cluster.Name,
-		NodeUsername: "holdfast-node", NodePassword: mqttfront.StaticPassword(hex.EncodeToString(password)),
+		Listen: config.Listen, Log: config.Log, Wall: cluster.SystemClock().Wall,
+		Cluster:      config.Settings.Cluster.Name,
+		NodeUsername: "holdfast-node",
+		NodePassword: mqttfront.StaticPassword(hex.EncodeToString(password)),
 	}
 	if c.broker, err = embedded.Start(broker); err != nil {
 		return err
@@ -133,13 +139,14 @@ func (c *Cluster) start() (err error) {
 		}
 	}
 	if config.Health != "" {
-		c.health, err = httpapi.Listen(config.Health, httpapi.Health(first.Ready, first.Warnings, first.Registry()), nil, config.Log)
+		c.health, err = httpapi.Listen(config.Health,
+			httpapi.Health(first.Ready, first.Warnings, first.Registry()), nil, config.Log)
 	}
 	return err
 }
 
-// checkFolder refuses a folder that has the logs of another number of nodes: the nodes without a log get new ids, which the configuration in the
-// other logs does not name.
+// checkFolder refuses a folder that has the logs of another number of nodes: the nodes without a
+// log get new ids, which the configuration in the other logs does not name.
 func (c *Cluster) checkFolder() error {
 	folders, err := filepath.Glob(filepath.Join(c.folder, "n[0-9]"))
 	if err != nil {
@@ -162,12 +169,16 @@ func (c *Cluster) startNodes(broker embedded.Config, wanted offer.Offer) error {
 	members := make([]raft.Server, c.config.Nodes)
 	for i := range members {
 		name := fmt.Sprintf("n%d", i+1)
-		identity, err := node.Identify(filepath.Join(c.folder, name), c.config.Settings.Cluster.Name, name)
+		identity, err := node.Identify(filepath.Join(c.folder, name),
+			c.config.Settings.Cluster.Name, name)
 		if err != nil {
 			return err
 		}
 		identities[i] = identity
-		members[i] = raft.Server{ID: identity.RaftID(), Address: raft.ServerAddress(identity.RaftID())}
+		members[i] = raft.Server{
+			ID:      identity.RaftID(),
+			Address: raft.ServerAddress(identity.RaftID()),
+		}
 	}
 	address, err := mqttconn.ParseAddress(c.Broker())
 	if err != nil {
@@ -176,7 +187,10 @@ func (c *Cluster) startNodes(broker embedded.Config, wanted offer.Offer) error {
 	front := mqttfront.DefaultConfig()
 	front.Addresses = []mqttconn.Address{address}
 	front.Username, front.Password = broker.NodeUsername, broker.NodePassword
-	front.Identity = wire.Identity{ClientIDProperty: embedded.ClientIDProperty, UsernameProperty: embedded.UsernameProperty}
+	front.Identity = wire.Identity{
+		ClientIDProperty: embedded.ClientIDProperty,
+		UsernameProperty: embedded.UsernameProperty,
+	}
 	network := cluster.NewNetwork()
 	for i := range members {
 		if err := c.startNode(network, members, identities[i], front, wanted); err != nil {
@@ -186,16 +200,23 @@ func (c *Cluster) startNodes(broker embedded.Config, wanted offer.Offer) error {
 	return nil
 }
 
-func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, identity cluster.Identity, front mqttfront.Config, wanted offer.Offer) error {
+func (c *Cluster) startNode(network *cluster.Network, members []raft.Server,
+	identity cluster.Identity, front mqttfront.Config, wanted offer.Offer,
+) error {
 	s, log, id := c.config.Settings, c.config.Log, identity.RaftID()
 	name := peer.NodeName(id)
 	links := node.Links{
-		Address: raft.ServerAddress(id), Raft: network.Transport(id, timing()), Peers: network, Attach: network.Attach,
+		Address: raft.ServerAddress(id), Raft: network.Transport(id, timing()), Peers: network,
+		Attach: network.Attach,
 	}
 	started, err := node.Start(context.Background(), node.Config{
-		LogStore: raftlog.BoltDB, // it takes 64 MiB less disk space than the WAL; the folder may be on a file system in memory
-		Cluster:  s.Cluster.Name, Name: name, DataDir: filepath.Join(c.folder, name), MinFreeDisk: int64(s.Node.MinFreeDisk),
-		Timing: timing(), Offer: wanted, PolicyFile: s.FollowedPolicy(), Front: front, Driver: c.broker,
+		// it takes 64 MiB less disk space than the WAL; the folder may be on a file system in
+		// memory
+		LogStore: raftlog.BoltDB,
+		Cluster:  s.Cluster.Name, Name: name, DataDir: filepath.Join(c.folder, name),
+		MinFreeDisk: int64(s.Node.MinFreeDisk),
+		Timing:      timing(), Offer: wanted, PolicyFile: s.FollowedPolicy(), Front: front,
+		Driver: c.broker,
 		Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTimeout},
 		Links:  links, MaxClockOffset: s.Cluster.MaxClockOffset,
 		Log: log.With("node", name), Registry: prometheus.NewRegistry(), Exit: c.reportExit,
@@ -205,7 +226,8 @@ func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, ide
 	}
 	c.nodes = append(c.nodes, started)
 	handler := httpapi.Admin(httpapi.AdminConfig{
-		Name: name, Node: started.Cluster, Ready: started.Ready, Notes: started.Warnings, Dial: network.DialHTTP, Log: log,
+		Name: name, Node: started.Cluster, Ready: started.Ready, Notes: started.Warnings,
+		Dial: network.DialHTTP, Log: log,
 		Metrics: started.Registry(), Version: c.config.Version, Mirrors: started.Front.Mirror(),
 	})
 	c.handlers = append(c.handlers, handler)
@@ -213,15 +235,17 @@ func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, ide
 	return nil
 }
 
-// timing has twice LAN's election timeout: all nodes share one machine with everything else, so a late heartbeat is no sign of a crash.
+// timing has twice LAN's election timeout: all nodes share one machine with everything else, so a
+// late heartbeat is no sign of a crash.
 func timing() cluster.Timing {
 	timing := cluster.LAN()
-	timing.Heartbeat, timing.Election, timing.LeaderLease = 600*time.Millisecond, 600*time.Millisecond, 400*time.Millisecond
+	timing.Heartbeat, timing.Election, timing.LeaderLease = 600*time.Millisecond,
+		600*time.Millisecond, 400*time.Millisecond
 	return timing
 }
 
-// reportExit reports that a node cannot go on: its state or disk cannot be trusted, or it was removed. A report is dropped while an
-// earlier one has not been received.
+// reportExit reports that a node cannot go on: its state or disk cannot be trusted, or it was
+// removed. A report is dropped while an earlier one has not been received.
 func (c *Cluster) reportExit(err error) {
 	select {
 	case c.exits <- err:
@@ -229,8 +253,8 @@ func (c *Cluster) reportExit(err error) {
 	}
 }
 
-// WaitReady waits until every node is ready and one of them serves. It returns false and nil if the context ends first, and false and the error if
-// a node cannot go on.
+// WaitReady waits until every node is ready and one of them serves. It returns false and nil if the
+// context ends first, and false and the error if a node cannot go on.
 func (c *Cluster) WaitReady(ctx context.Context) (bool, error) {
 	const poll = 10 * time.Millisecond
 	ticker := time.NewTicker(poll)

@@ -15,17 +15,24 @@ func TestAddressIsEmptyWithoutAListener(t *testing.T) {
 	}
 }
 
-// A folder in which only some nodes have logs is refused: the other nodes would get new ids, which those logs do not name.
+// A folder in which only some nodes have logs is refused: the other nodes would get new ids, which
+// those logs do not name.
 func TestFolderMustHaveTheLogsOfAllNodesOrOfNone(t *testing.T) {
 	for name, test := range map[string]struct {
 		files []string
 		want  error
 	}{
-		"new":                   {nil, nil},
-		"identities alone":      {[]string{"n1/identity.json", "n2/identity.json"}, nil},
-		"all logs":              {[]string{"n1/raft.db", "n2/raft.db", "n3/raft.db"}, nil},
-		"some logs":             {[]string{"n1/raft.db", "n2/identity.json", "n3/identity.json"}, ErrConfig},
-		"logs of more nodes":    {[]string{"n1/raft.db", "n2/raft.db", "n3/raft.db", "n4/raft.db", "n5/raft.db"}, ErrConfig},
+		"new":              {nil, nil},
+		"identities alone": {[]string{"n1/identity.json", "n2/identity.json"}, nil},
+		"all logs":         {[]string{"n1/raft.db", "n2/raft.db", "n3/raft.db"}, nil},
+		"some logs": {
+			[]string{"n1/raft.db", "n2/identity.json", "n3/identity.json"},
+			ErrConfig,
+		},
+		"logs of more nodes": {[]string{
+			"n1/raft.db", "n2/raft.db", "n3/raft.db", "n4/raft.db",
+			"n5/raft.db",
+		}, ErrConfig},
 		"the log of one node":   {[]string{"n1/raft.db"}, ErrConfig},
 		"folders without a log": {[]string{"n1/audit.jsonl"}, nil},
 	} {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// fakeDriver vouches for client ids. Its Kick never returns in time. SubscribeNotifications returns made and err.
+// fakeDriver vouches for client ids. Its Kick never returns in time. SubscribeNotifications returns
+// made and err.
 type fakeDriver struct {
 	NoDriver
 	kicked  chan Publisher
@@ -33,7 +34,9 @@ func (d fakeDriver) WatchDisconnects(ctx context.Context, disconnected func(Disc
 	return d.watch(ctx, disconnected)
 }
 
-func (d fakeDriver) SubscribeNotifications(_ context.Context, clientID, filter string) (bool, error) {
+func (d fakeDriver) SubscribeNotifications(_ context.Context, clientID, filter string) (bool,
+	error,
+) {
 	d.filters <- clientID + " " + filter
 	return d.made, d.err
 }
@@ -59,8 +62,8 @@ func (c *counter) of(result string) int {
 	return c.counts[result]
 }
 
-// Kick does not wait for the broker, however slow it is and however many clients are to be disconnected. A client that finds the queue
-// full stays connected.
+// Kick does not wait for the broker, however slow it is and however many clients are to be
+// disconnected. A client that finds the queue full stays connected.
 func TestKickerDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver, results := fakeDriver{kicked: make(chan Publisher, 1000)}, counter{}
@@ -77,7 +80,8 @@ func TestKickerDoesNotWait(t *testing.T) {
 		}
 		time.Sleep(2 * maxKicks * kickTimeout) // in virtual time
 		kicked := len(driver.kicked)
-		if kicked == 0 || kicked > maxKicks+1 || results.of("failed") != kicked || results.of("dropped") != 10*maxKicks-kicked {
+		if kicked == 0 || kicked > maxKicks+1 || results.of("failed") != kicked ||
+			results.of("dropped") != 10*maxKicks-kicked {
 			t.Errorf("%d kicked: %v", kicked, results.counts)
 		}
 	})
@@ -114,13 +118,15 @@ func TestFeedKeepsTheLatest(t *testing.T) {
 	}}
 	synctest.Test(t, func(t *testing.T) {
 		dropped := 0
-		f := NewFeed(driver, func(context.Context) {}, func() { dropped++ }, slog.New(slog.DiscardHandler))
+		f := NewFeed(driver, func(context.Context) {}, func() { dropped++ },
+			slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		go f.Run(ctx)
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
-		if first := <-f.Disconnects(); first.Time != many-maxDisconnects || dropped != many-maxDisconnects {
+		if first := <-f.Disconnects(); first.Time != many-maxDisconnects ||
+			dropped != many-maxDisconnects {
 			t.Errorf("the oldest is %d, %d dropped", first.Time, dropped)
 		}
 	})
@@ -145,7 +151,8 @@ func TestFeedLogsEachOutageOnce(t *testing.T) {
 			return errors.New("connection refused")
 		}}
 		var logged lineCounter
-		f := NewFeed(driver, func(context.Context) { time.Sleep(time.Second) }, func() {}, slog.New(slog.NewTextHandler(&logged, nil)))
+		f := NewFeed(driver, func(context.Context) { time.Sleep(time.Second) }, func() {},
+			slog.New(slog.NewTextHandler(&logged, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		go f.Run(ctx)
 		for want, after := range []time.Duration{10 * time.Second, 3 * healthyWatch} {
@@ -161,10 +168,12 @@ func TestFeedLogsEachOutageOnce(t *testing.T) {
 	})
 }
 
-// Err returns the last failure until it is older than the given duration, also while the feed works again.
+// Err returns the last failure until it is older than the given duration, also while the feed works
+// again.
 func TestFeedReportsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failures := []error{errors.New("connection refused"), errors.New("not authorized")} // of the first attempts
+		// of the first attempts
+		failures := []error{errors.New("connection refused"), errors.New("not authorized")}
 		var attempts atomic.Int64
 		driver := fakeDriver{watch: func(ctx context.Context, _ func(Disconnect)) error {
 			if n := int(attempts.Add(1)); n <= len(failures) {
@@ -197,8 +206,10 @@ func TestFeedReportsFailures(t *testing.T) {
 		} {
 			time.Sleep(test.after)
 			synctest.Wait()
-			if err := f.Err(30 * time.Second); attempts.Load() != test.attempts || !errors.Is(err, test.want) {
-				t.Errorf("after %d attempts, want %d: got %v, want %v", attempts.Load(), test.attempts, err, test.want)
+			if err := f.Err(30 * time.Second); attempts.Load() != test.attempts ||
+				!errors.Is(err, test.want) {
+				t.Errorf("after %d attempts, want %d: got %v, want %v", attempts.Load(),
+					test.attempts, err, test.want)
 			}
 		}
 		cancel()
@@ -220,16 +231,23 @@ func TestSubscriberCallsTheDriver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				driver, results := fakeDriver{made: test.made, err: test.err, filters: make(chan string, 1)}, counter{}
+				driver, results := fakeDriver{
+					made: test.made, err: test.err,
+					filters: make(chan string, 1),
+				}, counter{}
 				s := NewSubscriber(driver, results.count, slog.New(slog.DiscardHandler))
 				ctx, cancel := context.WithCancel(t.Context())
 				go s.Run(ctx)
 				notMade := false
-				if !s.Subscribe(Subscription{ClientID: "a", Filter: "f", NotMade: func() { notMade = true }}) {
+				if !s.Subscribe(Subscription{
+					ClientID: "a", Filter: "f",
+					NotMade: func() { notMade = true },
+				}) {
 					t.Error("refused")
 				}
 				synctest.Wait()
-				if asked := <-driver.filters; asked != "a f" || results.of(test.result) != 1 || notMade != test.notMade {
+				if asked := <-driver.filters; asked != "a f" || results.of(test.result) != 1 ||
+					notMade != test.notMade {
 					t.Errorf("asked for %q, %v, not made: %v", asked, results.counts, notMade)
 				}
 				cancel()
@@ -238,7 +256,8 @@ func TestSubscriberCallsTheDriver(t *testing.T) {
 		})
 	}
 	t.Run("without such a driver", func(t *testing.T) {
-		if NewSubscriber(NoDriver{}, func(string) {}, slog.New(slog.DiscardHandler)).Subscribe(Subscription{ClientID: "a"}) {
+		if NewSubscriber(NoDriver{}, func(string) {},
+			slog.New(slog.DiscardHandler)).Subscribe(Subscription{ClientID: "a"}) {
 			t.Error("accepted")
 		}
 	})

@@ -8,10 +8,12 @@ import (
 	"time"
 )
 
-// maxDisconnects bounds the disconnects that a Feed keeps for a leader; beyond it the oldest are dropped.
+// maxDisconnects bounds the disconnects that a Feed keeps for a leader; beyond it the oldest are
+// dropped.
 const maxDisconnects = 1024
 
-// Feed watches a Driver's disconnects, and keeps the latest for the time when this node leads. It is safe for concurrent use.
+// Feed watches a Driver's disconnects, and keeps the latest for the time when this node leads. It
+// is safe for concurrent use.
 type Feed struct {
 	driver      Driver
 	pause       func(context.Context)
@@ -24,13 +26,17 @@ type Feed struct {
 	failedAt time.Time
 }
 
-// NewFeed returns a Feed that is not running yet. It calls pause between two attempts to watch, and dropped for each disconnect that it drops:
-// the oldest one, when a new one finds no room.
+// NewFeed returns a Feed that is not running yet. It calls pause between two attempts to watch, and
+// dropped for each disconnect that it drops: the oldest one, when a new one finds no room.
 func NewFeed(driver Driver, pause func(context.Context), dropped func(), log *slog.Logger) *Feed {
-	return &Feed{driver: driver, pause: pause, dropped: dropped, log: log, disconnects: make(chan Disconnect, maxDisconnects)}
+	return &Feed{
+		driver: driver, pause: pause, dropped: dropped, log: log,
+		disconnects: make(chan Disconnect, maxDisconnects),
+	}
 }
 
-// healthyWatch is the duration above which a call of WatchDisconnects has worked. Its error is then logged, even if the same text was logged before.
+// healthyWatch is the duration above which a call of WatchDisconnects has worked. Its error is then
+// logged, even if the same text was logged before.
 const healthyWatch = time.Minute
 
 // Run watches disconnects until the context ends.
@@ -46,7 +52,8 @@ func (f *Feed) Run(ctx context.Context) {
 			if time.Since(began) > healthyWatch {
 				logged = ""
 			}
-			if text := err.Error(); text != logged { // once for consecutive attempts that fail with the same text
+			if text := err.Error(); text != logged {
+				// once for consecutive attempts that fail with the same text
 				logged = text
 				f.log.Warn("client-disconnect feed unavailable: the watches of a client that disconnects stay until the feed works again, until they expire, or until the broker reports no subscriber; check the broker's address and credentials", "error", err)
 			}
@@ -58,8 +65,8 @@ func (f *Feed) Run(ctx context.Context) {
 // Disconnects returns the channel of the disconnects. One goroutine at a time may receive from it.
 func (f *Feed) Disconnects() <-chan Disconnect { return f.disconnects }
 
-// Err returns the error of the last failed attempt to watch, if it failed within the given duration, and otherwise nil. It returns the error
-// also while the feed works again.
+// Err returns the error of the last failed attempt to watch, if it failed within the given
+// duration, and otherwise nil. It returns the error also while the feed works again.
 func (f *Feed) Err(within time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

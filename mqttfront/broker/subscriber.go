@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// maxSubscriptions bounds the subscriptions that wait to be made; while so many wait, new ones are dropped.
+	// maxSubscriptions bounds the subscriptions that wait to be made; while so many wait, new ones
+	// are dropped.
 	maxSubscriptions = 1024
 	// subscribeTimeout bounds one call of a driver's SubscribeNotifications.
 	subscribeTimeout = 2 * time.Second
@@ -18,13 +19,15 @@ const (
 type Subscription struct {
 	ClientID string
 	Filter   string
-	// NotMade is called by Subscriber.Run if the driver made no subscription because the client has one already, because the broker does not know the
-	// client, or because the driver returned ErrUnsupported. It is not called if the driver failed, if the queue was full, or if Subscribe returned
-	// false. It may be nil.
+	// NotMade is called by Subscriber.Run if the driver made no subscription because the client has
+	// one already, because the broker does not know the client, or because the driver returned
+	// ErrUnsupported. It is not called if the driver failed, if the queue was full, or if Subscribe
+	// returned false. It may be nil.
 	NotMade func()
 }
 
-// Subscriber subscribes clients to their notifications, one after the other, while requests go on. It is safe for concurrent use.
+// Subscriber subscribes clients to their notifications, one after the other, while requests go on.
+// It is safe for concurrent use.
 type Subscriber struct {
 	driver        NotificationSubscriber // nil if the driver cannot do it
 	count         func(result string)
@@ -32,11 +35,14 @@ type Subscriber struct {
 	subscriptions chan Subscription
 }
 
-// NewSubscriber returns a Subscriber that is not running yet. It calls count with the result of each subscription: made, present, unsupported,
-// failed, or dropped (the queue was full).
+// NewSubscriber returns a Subscriber that is not running yet. It calls count with the result of
+// each subscription: made, present, unsupported, failed, or dropped (the queue was full).
 func NewSubscriber(driver Driver, count func(result string), log *slog.Logger) *Subscriber {
 	able, _ := driver.(NotificationSubscriber)
-	return &Subscriber{driver: able, count: count, log: log, subscriptions: make(chan Subscription, maxSubscriptions)}
+	return &Subscriber{
+		driver: able, count: count, log: log,
+		subscriptions: make(chan Subscription, maxSubscriptions),
+	}
 }
 
 // Run makes subscriptions until the context ends.
@@ -55,7 +61,8 @@ func (s *Subscriber) Run(ctx context.Context) {
 	}
 }
 
-// Subscribe queues a subscription, and does not wait for it. It returns false if the driver cannot subscribe clients.
+// Subscribe queues a subscription, and does not wait for it. It returns false if the driver cannot
+// subscribe clients.
 func (s *Subscriber) Subscribe(wanted Subscription) bool {
 	if s.driver == nil {
 		return false
@@ -76,7 +83,8 @@ func (s *Subscriber) subscribe(ctx context.Context, wanted Subscription) (result
 	case errors.Is(err, ErrUnsupported):
 		return "unsupported"
 	case err != nil:
-		s.log.Warn("subscribing a client to its notifications failed", "client", wanted.ClientID, "error", err)
+		s.log.Warn("subscribing a client to its notifications failed", "client", wanted.ClientID,
+			"error", err)
 		return "failed"
 	case made:
 		return "made"

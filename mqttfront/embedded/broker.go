@@ -1,10 +1,14 @@
-// Package embedded is an MQTT broker inside the process, for trials and demonstrations. It uses mochi-mqtt.
+// Package embedded is an MQTT broker inside the process, for trials and demonstrations. It uses
+// mochi-mqtt.
 //
-// Broker is also its own broker.Driver, and provides more than the other drivers. It stamps requests with their publisher, reports disconnects, and
-// disconnects clients. It delivers notifications to clients that did not subscribe to them, because some client libraries do not subscribe.
+// Broker is also its own broker.Driver, and provides more than the other drivers. It stamps
+// requests with their publisher, reports disconnects, and disconnects clients. It delivers
+// notifications to clients that did not subscribe to them, because some client libraries do not
+// subscribe.
 //
-// mochi v2.7.9 has faults that real clients meet. This package works around them with mochi's public hooks; each workaround has a comment and a test. The
-// workarounds have one cost: the broker does not respect a client's Receive Maximum.
+// mochi v2.7.9 has faults that real clients meet. This package works around them with mochi's
+// public hooks; each workaround has a comment and a test. The workarounds have one cost: the broker
+// does not respect a client's Receive Maximum.
 package embedded
 
 import (
@@ -33,8 +37,9 @@ type Config struct {
 	Log     *slog.Logger
 	Wall    func() int64 // milliseconds since the Unix epoch
 	Cluster string       // the prefix of the nodes' client ids, which nobody else may use
-	// NodeUsername and NodePassword are the login of the store's nodes. Other clients need no login. NodePassword is called for each connection. If it is nil or
-	// returns nothing, no connection is a node's, unless the broker is Open.
+	// NodeUsername and NodePassword are the login of the store's nodes. Other clients need no
+	// login. NodePassword is called for each connection. If it is nil or returns nothing, no
+	// connection is a node's, unless the broker is Open.
 	NodeUsername string
 	NodePassword func() []byte
 	// Open accepts each connection with a node's client id as that of a node, without a login.
@@ -59,15 +64,19 @@ type Broker struct {
 const (
 	connectTimeout = 10 * time.Second // for a CONNECT packet
 	writeTimeout   = 5 * time.Second  // for a client that does not read
-	// resumeTimeout replaces writeTimeout while a session is resumed: all publishing clients wait meanwhile.
+	// resumeTimeout replaces writeTimeout while a session is resumed: all publishing clients wait
+	// meanwhile.
 	resumeTimeout = 250 * time.Millisecond
-	// maxPacketSize bounds packets of clients, in bytes, also before their login: mochi allocates the length in a packet's header before it reads the packet.
+	// maxPacketSize bounds packets of clients, in bytes, also before their login: mochi allocates
+	// the length in a packet's header before it reads the packet.
 	maxPacketSize = 20 << 20
-	// maxInFlight bounds the messages in flight to one client. It is below the number of packet ids, because OnPacketRead needs a free one.
+	// maxInFlight bounds the messages in flight to one client. It is below the number of packet
+	// ids, because OnPacketRead needs a free one.
 	maxInFlight = 60_000
 	// maxSessionExpiry bounds the session expiry interval that a client asks for, in seconds.
 	maxSessionExpiry = 3600
-	// maxSessionBytes bounds the messages that are queued for a session without a connection, in bytes. Beyond that the session is removed.
+	// maxSessionBytes bounds the messages that are queued for a session without a connection, in
+	// bytes. Beyond that the session is removed.
 	maxSessionBytes = 64 << 20
 )
 
@@ -78,17 +87,25 @@ func Start(config Config) (*Broker, error) {
 	capabilities.MaximumInflight = maxInFlight
 	capabilities.MaximumClientWritesPending = 131072
 	capabilities.MaximumPacketSize = maxPacketSize
-	capabilities.MaximumMessageExpiryInterval = 0 // otherwise mochi computes expiry times from Created, which OnPublish replaces
+	// otherwise mochi computes expiry times from Created, which OnPublish replaces
+	capabilities.MaximumMessageExpiryInterval = 0
 	capabilities.MaximumSessionExpiryInterval = maxSessionExpiry
-	capabilities.TopicAliasMaximum = 0 // mochi would keep a client's aliases for its next connection
+	// mochi would keep a client's aliases for its next connection
+	capabilities.TopicAliasMaximum = 0
 	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true
 	b := &Broker{config: config, base: config.Wall() << 20}
 	b.ordinal.Store(b.base)
 	b.server = mqtt.New(&mqtt.Options{
-		Capabilities: capabilities, Logger: slog.New(slog.DiscardHandler), // mochi logs whole packets, payload and all
-		ClientNetReadBufferSize: 64 << 10, ClientNetWriteBufferSize: 64 << 10, SysTopicResendInterval: 3600,
+		// mochi logs whole packets, payload and all
+		Capabilities: capabilities, Logger: slog.New(slog.DiscardHandler),
+		ClientNetReadBufferSize: 64 << 10, ClientNetWriteBufferSize: 64 << 10,
+		SysTopicResendInterval: 3600,
 	})
-	b.hook = &hook{nodes: nodeLogin{&b.config}, server: b.server, nextOrdinal: func() int64 { return b.ordinal.Add(1) }, disconnected: b.reportDisconnect, log: config.Log}
+	b.hook = &hook{
+		nodes: nodeLogin{&b.config}, server: b.server,
+		nextOrdinal: func() int64 { return b.ordinal.Add(1) }, disconnected: b.reportDisconnect,
+		log: config.Log,
+	}
 	if err := b.server.AddHook(b.hook, nil); err != nil {
 		return nil, fmt.Errorf("start the embedded broker: %w", err)
 	}
@@ -106,13 +123,15 @@ func Start(config Config) (*Broker, error) {
 // Address returns the host and port on which the broker listens.
 func (b *Broker) Address() string { return b.listener.Address() }
 
-// Close disconnects all clients and waits until their connections have ended. Later calls return the same error.
+// Close disconnects all clients and waits until their connections have ended. Later calls return
+// the same error.
 func (b *Broker) Close() error {
 	b.closing.Do(func() { b.closeErr = b.server.Close() })
 	return b.closeErr
 }
 
-// The user properties that the broker stamps on requests. It removes properties of these names that the client sent.
+// The user properties that the broker stamps on requests. It removes properties of these names that
+// the client sent.
 const (
 	ClientIDProperty   = "$holdfast-client-id"
 	UsernameProperty   = "$holdfast-username"
@@ -138,10 +157,12 @@ func (b *Broker) Origin(request *mqttconn.Publish) (origin broker.Origin) {
 // TrustedIdentity implements broker.Driver.
 func (b *Broker) TrustedIdentity() bool { return true }
 
-// WatchDisconnects implements broker.Driver. It first reports that all clients that were connected before the broker started have disconnected.
+// WatchDisconnects implements broker.Driver. It first reports that all clients that were connected
+// before the broker started have disconnected.
 func (b *Broker) WatchDisconnects(ctx context.Context, disconnected func(broker.Disconnect)) error {
 	b.mu.Lock()
-	disconnected(broker.Disconnect{Everyone: true, Time: b.base}) // under the lock, so that the next disconnect is reported after it
+	// under the lock, so that the next disconnect is reported after it
+	disconnected(broker.Disconnect{Everyone: true, Time: b.base})
 	b.observers.Add(&disconnected)
 	b.mu.Unlock()
 	<-ctx.Done()
@@ -169,7 +190,8 @@ func (b *Broker) Kick(_ context.Context, publisher broker.Publisher) error {
 	return nil
 }
 
-// protected reports whether only nodes may publish on a topic: notifications, and the topics under holdfast/ (probes and the markers of mirrors and presence).
+// protected reports whether only nodes may publish on a topic: notifications, and the topics under
+// holdfast/ (probes and the markers of mirrors and presence).
 func protected(topic string) bool {
 	return strings.HasPrefix(topic, notificationPrefix) || strings.HasPrefix(topic, "holdfast/")
 }

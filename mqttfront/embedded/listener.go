@@ -16,8 +16,9 @@ import (
 // acceptPause is the delay before the next Accept after one failed.
 const acceptPause = 100 * time.Millisecond
 
-// listener accepts connections for mochi. Unlike mochi's own it bounds the wait for CONNECT (connectTimeout) and for a write (writeTimeout), and its
-// Close also ends connections that sent no CONNECT.
+// listener accepts connections for mochi. Unlike mochi's own it bounds the wait for CONNECT
+// (connectTimeout) and for a write (writeTimeout), and its Close also ends connections that sent no
+// CONNECT.
 type listener struct {
 	config Config
 	ended  func(net.Conn) // called when mochi is done with a connection
@@ -70,7 +71,8 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 		if l.config.TLS != nil {
 			conn.Conn = tls.Server(accepted, l.config.TLS)
 		}
-		_ = conn.Conn.SetReadDeadline(time.Now().Add(connectTimeout)) // mochi replaces it after CONNECT
+		// mochi replaces it after CONNECT
+		_ = conn.Conn.SetReadDeadline(time.Now().Add(connectTimeout))
 		if !l.serveConn(conn, establish) {
 			_ = accepted.Close()
 			return
@@ -107,7 +109,8 @@ func (l *listener) Close(closeClients listeners.CloseFn) {
 	}
 	l.closed = true
 	_ = l.network.Close()
-	for conn := range l.open.All() { // a client that does not read delays Close by one second at most
+	for conn := range l.open.All() {
+		// a client that does not read delays Close by one second at most
 		conn.beginClose(time.Second)
 	}
 	l.mu.Unlock()
@@ -120,7 +123,8 @@ func (l *listener) Close(closeClients listeners.CloseFn) {
 	l.work.Wait()
 }
 
-// clientConn is a client's network connection. It bounds writes, and closes itself when a write fails.
+// clientConn is a client's network connection. It bounds writes, and closes itself when a write
+// fails.
 type clientConn struct {
 	net.Conn // TLS over tcp, or tcp itself
 	tcp      net.Conn
@@ -145,12 +149,12 @@ func (c *clientConn) beginClose(grace time.Duration) {
 	_ = c.tcp.SetWriteDeadline(time.Now().Add(grace))
 }
 
-// SetDeadline sets the read deadline only. mochi calls it after CONNECT and before each packet, with 1.5 times the keep-alive time. Write sets the
-// deadlines of writes.
+// SetDeadline sets the read deadline only. mochi calls it after CONNECT and before each packet,
+// with 1.5 times the keep-alive time. Write sets the deadlines of writes.
 func (c *clientConn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
 
-// Write bounds the wait for a client that does not read, and closes the connection on an error. mochi ignores write errors: without the close it
-// would write the next packet after a partial one.
+// Write bounds the wait for a client that does not read, and closes the connection on an error.
+// mochi ignores write errors: without the close it would write the next packet after a partial one.
 func (c *clientConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	if !c.closing {

@@ -10,7 +10,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/listeners"
 )
 
-// exhausted is a listener whose first calls of Accept fail, as in a process without free file descriptors.
+// exhausted is a listener whose first calls of Accept fail, as in a process without free file
+// descriptors.
 type exhausted struct {
 	net.Listener
 	left atomic.Int32 // number of calls that still fail
@@ -25,7 +26,8 @@ func (e *exhausted) Accept() (net.Conn, error) {
 
 // The listener goes on after an error of Accept.
 func TestListenerOutlivesExhaustion(t *testing.T) {
-	l := newListener(Config{Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)}, func(net.Conn) {})
+	l := newListener(Config{Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)},
+		func(net.Conn) {})
 	if err := l.Init(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +37,12 @@ func TestListenerOutlivesExhaustion(t *testing.T) {
 	established, served := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(served)
-		l.Serve(listeners.EstablishFn(func(string, net.Conn) error { close(established); return nil }))
+		l.Serve(listeners.EstablishFn(func(string,
+			net.Conn,
+		) error {
+			close(established)
+			return nil
+		}))
 	}()
 	conn, err := net.Dial("tcp", l.Address())
 	if err != nil {

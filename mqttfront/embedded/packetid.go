@@ -5,12 +5,15 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// OnPacketRead replaces the packet id of an inbound packet if an outbound message in flight has the same id. MQTT allows that, but mochi keeps the ids of both
-// directions in one map: a PUBLISH would delete the outbound message, and a SUBSCRIBE or UNSUBSCRIBE would be refused. OnPacketEncode puts the client's id into
-// the acknowledgement. Ids of QoS 2 are not replaced: their handshake has further packets.
+// OnPacketRead replaces the packet id of an inbound packet if an outbound message in flight has the
+// same id. MQTT allows that, but mochi keeps the ids of both directions in one map: a PUBLISH would
+// delete the outbound message, and a SUBSCRIBE or UNSUBSCRIBE would be refused. OnPacketEncode puts
+// the client's id into the acknowledgement. Ids of QoS 2 are not replaced: their handshake has
+// further packets.
 func (h *hook) OnPacketRead(client *mqtt.Client, packet packets.Packet) (packets.Packet, error) {
 	switch kind := packet.FixedHeader.Type; {
-	case kind == packets.Publish && packet.FixedHeader.Qos == 1, kind == packets.Subscribe, kind == packets.Unsubscribe:
+	case kind == packets.Publish && packet.FixedHeader.Qos == 1, kind == packets.Subscribe,
+		kind == packets.Unsubscribe:
 	default:
 		return packet, nil
 	}
@@ -34,21 +37,23 @@ func (h *hook) OnPacketRead(client *mqtt.Client, packet packets.Packet) (packets
 	return packet, nil
 }
 
-// OnPacketEncode changes outbound packets. mochi encodes a PUBACK, SUBACK or UNSUBACK on the goroutine that read the acknowledged packet, so it may use that
-// goroutine's fields of connection.
+// OnPacketEncode changes outbound packets. mochi encodes a PUBACK, SUBACK or UNSUBACK on the
+// goroutine that read the acknowledged packet, so it may use that goroutine's fields of connection.
 func (h *hook) OnPacketEncode(client *mqtt.Client, packet packets.Packet) packets.Packet {
 	switch packet.FixedHeader.Type {
 	case packets.Puback, packets.Suback, packets.Unsuback:
 		if packet.FixedHeader.Type == packets.Puback {
 			if packet.ReasonCode == packets.CodeGrantedQos1.Code {
-				packet.ReasonCode = 0 // 0x01 is not a reason code of PUBACK, and some clients crash on it
+				// 0x01 is not a reason code of PUBACK, and some clients crash on it
+				packet.ReasonCode = 0
 			}
 			packet.Properties.User = nil // mochi copies the request's
 		}
 		c := h.connection(client)
 		if c != nil && c.unreceived && packet.FixedHeader.Type == packets.Puback {
 			none := packets.CodeNoMatchingSubscribers
-			packet.ReasonCode, packet.Properties.ReasonString = none.Code, none.Reason // without a property, mochi omits a reason code below 0x80
+			// without a property, mochi omits a reason code below 0x80
+			packet.ReasonCode, packet.Properties.ReasonString = none.Code, none.Reason
 		}
 		if c != nil && c.replacement != 0 && c.replacement == packet.PacketID {
 			packet.PacketID = c.original

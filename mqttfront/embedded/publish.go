@@ -14,14 +14,16 @@ import (
 
 const (
 	notificationPrefix = "clients/statestore/v1/"
-	// ghostClient has a shared subscription to all notifications, so that mochi calls OnSelectSubscribers for them: it does that only for topics that a
-	// shared subscription matches. OnSelectSubscribers removes the ghost from the message's subscribers. No client can have this id: MQTT forbids U+0000.
+	// ghostClient has a shared subscription to all notifications, so that mochi calls
+	// OnSelectSubscribers for them: it does that only for topics that a shared subscription
+	// matches. OnSelectSubscribers removes the ghost from the message's subscribers. No client can
+	// have this id: MQTT forbids U+0000.
 	ghostClient = "\x00implicit"
 	ghostFilter = "$SHARE/holdfast/" + notificationPrefix + "+/+/command/notify/#"
 )
 
-// OnPublish takes gate for reading, and adds the broker's user properties to requests (stamp). After CodeSuccessIgnore mochi acknowledges the message, but
-// does not route it.
+// OnPublish takes gate for reading, and adds the broker's user properties to requests (stamp).
+// After CodeSuccessIgnore mochi acknowledges the message, but does not route it.
 func (h *hook) OnPublish(client *mqtt.Client, packet packets.Packet) (packets.Packet, error) {
 	h.gate.RLock()
 	c := h.connection(client)
@@ -30,8 +32,10 @@ func (h *hook) OnPublish(client *mqtt.Client, packet packets.Packet) (packets.Pa
 		return packet, packets.CodeSuccessIgnore
 	}
 	c.publishing = true
-	if packet.TopicName == topics.Invoke && strings.ContainsAny(packet.Properties.ResponseTopic, "+#") {
-		// mochi would deliver the request without its response topic, and the store could not disconnect its publisher.
+	if packet.TopicName == topics.Invoke &&
+		strings.ContainsAny(packet.Properties.ResponseTopic, "+#") {
+		// mochi would deliver the request without its response topic, and the store could not
+		// disconnect its publisher.
 		disconnect(client, packets.ErrAdministrativeAction)
 		return packet, packets.CodeSuccessIgnore
 	}
@@ -63,7 +67,8 @@ func (h *hook) reachesNode(topic string) bool {
 	return false
 }
 
-// OnPacketProcessed releases gate. mochi calls it after each OnPublish, on the same goroutine, also if it could not write the acknowledgement.
+// OnPacketProcessed releases gate. mochi calls it after each OnPublish, on the same goroutine, also
+// if it could not write the acknowledgement.
 func (h *hook) OnPacketProcessed(client *mqtt.Client, _ packets.Packet, _ error) {
 	if c := h.connection(client); c != nil && c.publishing {
 		c.publishing, c.unreceived = false, false
@@ -71,8 +76,11 @@ func (h *hook) OnPacketProcessed(client *mqtt.Client, _ packets.Packet, _ error)
 	}
 }
 
-// stamp returns the user properties of a request with those of the broker. It removes properties of the same names that the client sent.
-func stamp(user []packets.UserProperty, client *mqtt.Client, c *connection, qos byte) []packets.UserProperty {
+// stamp returns the user properties of a request with those of the broker. It removes properties of
+// the same names that the client sent.
+func stamp(user []packets.UserProperty, client *mqtt.Client, c *connection,
+	qos byte,
+) []packets.UserProperty {
 	stamps := []packets.UserProperty{
 		{Key: ClientIDProperty, Val: client.ID},
 		{Key: UsernameProperty, Val: string(client.Properties.Username)},
@@ -80,19 +88,24 @@ func stamp(user []packets.UserProperty, client *mqtt.Client, c *connection, qos 
 		{Key: qosProperty, Val: strconv.Itoa(int(qos))},
 	}
 	user = slices.DeleteFunc(user, func(u packets.UserProperty) bool {
-		return slices.ContainsFunc(stamps, func(s packets.UserProperty) bool { return s.Key == u.Key })
+		return slices.ContainsFunc(stamps,
+			func(s packets.UserProperty) bool { return s.Key == u.Key })
 	})
 	return append(user, stamps...)
 }
 
-// OnSelectSubscribers adds the addressed client to the subscribers of a notification, unless it has subscribed or is not connected. The topic is
-// clients/statestore/v1/<service id>/<client id in hex>/command/notify/<key>.
-func (h *hook) OnSelectSubscribers(subscribers *mqtt.Subscribers, packet packets.Packet) *mqtt.Subscribers {
+// OnSelectSubscribers adds the addressed client to the subscribers of a notification, unless it has
+// subscribed or is not connected. The topic is clients/statestore/v1/<service id>/<client id in
+// hex>/command/notify/<key>.
+func (h *hook) OnSelectSubscribers(subscribers *mqtt.Subscribers,
+	packet packets.Packet,
+) *mqtt.Subscribers {
 	if _, ok := subscribers.Shared[ghostFilter]; !ok {
 		return subscribers
 	}
 	delete(subscribers.Shared, ghostFilter)
-	_, rest, _ := strings.Cut(strings.TrimPrefix(packet.TopicName, notificationPrefix), "/") // after the service id
+	// after the service id
+	_, rest, _ := strings.Cut(strings.TrimPrefix(packet.TopicName, notificationPrefix), "/")
 	encoded, _, _ := strings.Cut(rest, "/")
 	id, err := hex.DecodeString(encoded)
 	if err != nil {

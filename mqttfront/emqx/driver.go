@@ -1,5 +1,5 @@
-// Package emqx is the driver for EMQX 5. It learns of client disconnects from EMQX's system topics, and disconnects and subscribes clients through its REST
-// API.
+// Package emqx is the driver for EMQX 5. It learns of client disconnects from EMQX's system topics,
+// and disconnects and subscribes clients through its REST API.
 package emqx
 
 import (
@@ -18,9 +18,11 @@ import (
 
 // API says how to reach EMQX's REST API.
 type API struct {
-	// URL is the API's base URL, such as http://emqx:18083. If it is empty, Kick and SubscribeNotifications return broker.ErrUnsupported.
+	// URL is the API's base URL, such as http://emqx:18083. If it is empty, Kick and
+	// SubscribeNotifications return broker.ErrUnsupported.
 	URL string
-	// Key returns an API key and its secret with a colon between them. It is called for each request to the API. nil means no login.
+	// Key returns an API key and its secret with a colon between them. It is called for each
+	// request to the API. nil means no login.
 	Key func() []byte
 	// Client makes the calls. It must have a timeout, or the context of a call must.
 	Client *http.Client
@@ -37,7 +39,8 @@ func New(config presence.Config, api API) *Driver {
 	return &Driver{Watcher: presence.New(config, source{}), api: api}
 }
 
-// Kick implements broker.Driver: DELETE /api/v5/clients/{clientid}. A client that is not connected any more is no error.
+// Kick implements broker.Driver: DELETE /api/v5/clients/{clientid}. A client that is not connected
+// any more is no error.
 func (d *Driver) Kick(ctx context.Context, publisher broker.Publisher) error {
 	_, err := d.call(ctx, http.MethodDelete, publisher.ClientID, "", nil, nil)
 	if err != nil {
@@ -52,10 +55,14 @@ type subscription struct {
 	QoS   byte   `json:"qos"`
 }
 
-// SubscribeNotifications implements broker.NotificationSubscriber: GET /api/v5/clients/{clientid}/subscriptions, and then POST
-// /api/v5/clients/{clientid}/subscribe, unless the client already subscribes to the filter, or to its prefix with "#". EMQX makes the subscription after it
-// has answered, without asking its access control, and keeps it as long as the client's session.
-func (d *Driver) SubscribeNotifications(ctx context.Context, clientID, filter string) (created bool, err error) {
+// SubscribeNotifications implements broker.NotificationSubscriber: GET
+// /api/v5/clients/{clientid}/subscriptions, and then POST /api/v5/clients/{clientid}/subscribe,
+// unless the client already subscribes to the filter, or to its prefix with "#". EMQX makes the
+// subscription after it has answered, without asking its access control, and keeps it as long as
+// the client's session.
+func (d *Driver) SubscribeNotifications(ctx context.Context, clientID, filter string) (created bool,
+	err error,
+) {
 	var present []subscription
 	found, err := d.call(ctx, http.MethodGet, clientID, "/subscriptions", nil, &present)
 	if err != nil || !found { // a client that has disconnected needs none
@@ -67,18 +74,23 @@ func (d *Driver) SubscribeNotifications(ctx context.Context, clientID, filter st
 			return false, nil
 		}
 	}
-	return d.call(ctx, http.MethodPost, clientID, "/subscribe", subscription{Topic: filter, QoS: 1}, nil)
+	return d.call(ctx, http.MethodPost, clientID, "/subscribe", subscription{Topic: filter, QoS: 1},
+		nil)
 }
 
-// unknownClient is the code with which EMQX says that no such client is connected. Another 404 means that the URL is not that of its API.
+// unknownClient is the code with which EMQX says that no such client is connected. Another 404
+// means that the URL is not that of its API.
 const unknownClient = `"CLIENTID_NOT_FOUND"`
 
 // call calls the API about one client. It reports whether EMQX knows the client.
-func (d *Driver) call(ctx context.Context, method, clientID, path string, body, into any) (found bool, err error) {
+func (d *Driver) call(ctx context.Context, method, clientID, path string, body,
+	into any,
+) (found bool, err error) {
 	if d.api.URL == "" {
 		return false, fmt.Errorf("%w: broker.api.url is not set", broker.ErrUnsupported)
 	}
-	if clientID == "." || clientID == ".." { // such a path element would make the URL that of another resource
+	if clientID == "." || clientID == ".." {
+		// such a path element would make the URL that of another resource
 		return false, fmt.Errorf("%w: the client id is %q", broker.ErrUnsupported, clientID)
 	}
 	content := io.Reader(http.NoBody)
@@ -89,7 +101,8 @@ func (d *Driver) call(ctx context.Context, method, clientID, path string, body, 
 		}
 		content = bytes.NewReader(encoded)
 	}
-	address := strings.TrimSuffix(d.api.URL, "/") + "/api/v5/clients/" + url.PathEscape(clientID) + path
+	address := strings.TrimSuffix(d.api.URL, "/") + "/api/v5/clients/" + url.PathEscape(clientID) +
+		path
 	request, err := http.NewRequestWithContext(ctx, method, address, content)
 	if err != nil {
 		return false, err
@@ -108,21 +121,25 @@ func (d *Driver) call(ctx context.Context, method, clientID, path string, body, 
 	case response.StatusCode != http.StatusOK && response.StatusCode != http.StatusNoContent:
 		const most = 512
 		text, _ := io.ReadAll(io.LimitReader(response.Body, most)) // as much as there is
-		if response.StatusCode == http.StatusNotFound && bytes.Contains(text, []byte(unknownClient)) {
+		if response.StatusCode == http.StatusNotFound &&
+			bytes.Contains(text, []byte(unknownClient)) {
 			return false, nil
 		}
-		return false, fmt.Errorf("the broker's API answers %s: %s", response.Status, bytes.TrimSpace(text))
+		return false, fmt.Errorf("the broker's API answers %s: %s", response.Status,
+			bytes.TrimSpace(text))
 	case into == nil:
 		return true, nil
 	}
-	const most = 1 << 20 // bytes, enough for thousands of subscriptions; a longer answer is an error
+	// bytes, enough for thousands of subscriptions; a longer answer is an error
+	const most = 1 << 20
 	if err := json.NewDecoder(io.LimitReader(response.Body, most)).Decode(into); err != nil {
 		return false, fmt.Errorf("the broker's API: %w", err)
 	}
 	return true, nil
 }
 
-// source reads EMQX's system topics $SYS/brokers/{node}/clients/{clientid}/connected and …/disconnected.
+// source reads EMQX's system topics $SYS/brokers/{node}/clients/{clientid}/connected and
+// …/disconnected.
 type source struct{}
 
 // Filters implements presence.Source. A client id may hold slashes, so the last level is not named.
@@ -146,7 +163,8 @@ func (source) Read(topic string, payload []byte, retained bool) (presence.Event,
 	}
 	event := presence.Event{ClientID: payloadFields.ClientID, Connection: payloadFields.ConnectedAt}
 	switch {
-	case strings.HasSuffix(topic, "/disconnected") && (payloadFields.Reason == takenOver || payloadFields.Reason == discarded):
+	case strings.HasSuffix(topic, "/disconnected") &&
+		(payloadFields.Reason == takenOver || payloadFields.Reason == discarded):
 		event.Kind = presence.TakenOver
 	case strings.HasSuffix(topic, "/disconnected"):
 		event.Kind = presence.Disconnected

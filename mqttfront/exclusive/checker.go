@@ -28,19 +28,24 @@ const (
 	followerInterval = 30 * time.Second
 	// otherInterval is how often a node asks that has got an answer; random, up to twice as long.
 	otherInterval = 2 * time.Second
-	// standBack is how long no question must be answered until a node serves that had got an answer. It is longer than the other store is
-	// without a leader at a failover: a cluster that waits must not take its broker then.
+	// standBack is how long no question must be answered until a node serves that had got an
+	// answer. It is longer than the other store is without a leader at a failover: a cluster that
+	// waits must not take its broker then.
 	standBack = 20 * time.Second
-	// deniedInterval is how often a node asks whose question the broker has denied: some end the session then.
+	// deniedInterval is how often a node asks whose question the broker has denied: some end the
+	// session then.
 	deniedInterval = 5 * time.Minute
-	// logInterval is the least time between two log lines about questions of other clusters: any client can publish one.
+	// logInterval is the least time between two log lines about questions of other clusters: any
+	// client can publish one.
 	logInterval = time.Minute
 	// validity is how long it counts that nobody answered, for a node that begins to serve.
 	validity = 2 * followerInterval
-	// maxUnasked bounds how long a node that cannot ask waits before it serves: a broker may deny the question.
+	// maxUnasked bounds how long a node that cannot ask waits before it serves: a broker may deny
+	// the question.
 	maxUnasked = 2 * time.Second
 	retry      = 50 * time.Millisecond
-	// questionExpiry is longer than a queue is: a question that does not arrive was given to another broker.
+	// questionExpiry is longer than a queue is: a question that does not arrive was given to
+	// another broker.
 	questionExpiry = 2 * time.Minute
 	// maxName bounds what is kept of a name in a question.
 	maxName = 64
@@ -52,7 +57,8 @@ type Config struct {
 	ClientID      string // MQTT client id of the session that asks
 }
 
-// Environment is all that a Checker touches outside of its own memory. The functions are safe for concurrent use.
+// Environment is all that a Checker touches outside of its own memory. The functions are safe for
+// concurrent use.
 type Environment struct {
 	Leads  func() bool  // this node leads
 	Wall   func() int64 // milliseconds since the Unix epoch
@@ -62,7 +68,8 @@ type Environment struct {
 	Log     *slog.Logger
 }
 
-// Checker asks whether another store is at the broker. All methods are safe for concurrent use; Run is called once.
+// Checker asks whether another store is at the broker. All methods are safe for concurrent use; Run
+// is called once.
 type Checker struct {
 	config Config
 	env    Environment
@@ -70,12 +77,14 @@ type Checker struct {
 	began  time.Time
 	wake   chan struct{} // capacity 1: Run asks at once
 
-	mu         sync.Mutex
-	nonce      string        // correlation data of the latest question
-	published  uint64        // the beginning of the latest nonce if the broker has acknowledged the question, else 0
-	questions  ring          // of the cluster's nodes, that have arrived
-	answered   bool          // it was answered
-	asked      time.Time     // when a question was last without an answer for patience; zero if never
+	mu    sync.Mutex
+	nonce string // correlation data of the latest question
+	// the beginning of the latest nonce if the broker has acknowledged the question, else 0
+	published uint64
+	questions ring // of the cluster's nodes, that have arrived
+	answered  bool // it was answered
+	// when a question was last without an answer for patience; zero if never
+	asked      time.Time
 	other      bool          // a question was answered, standBack ago at most
 	answeredAt time.Time     // when a question was answered last
 	soon       bool          // the next question is due soon: this node has just begun to serve
@@ -89,8 +98,9 @@ type Checker struct {
 // New returns a checker that has not asked yet.
 func New(config Config, env Environment) *Checker {
 	return &Checker{
-		config: config, env: env, began: time.Now(), wake: make(chan struct{}, 1), changed: make(chan struct{}),
-		key: config.Cluster + "/" + config.Node,
+		config: config, env: env, began: time.Now(), wake: make(chan struct{}, 1),
+		changed: make(chan struct{}),
+		key:     config.Cluster + "/" + config.Node,
 	}
 }
 
@@ -130,7 +140,8 @@ func (c *Checker) Answered(message *mqttconn.Publish) {
 	}
 }
 
-// IsQuestion reports whether a request is a question of this cluster, which nobody is to answer. It notes who asks in another cluster.
+// IsQuestion reports whether a request is a question of this cluster, which nobody is to answer. It
+// notes who asks in another cluster.
 func (c *Checker) IsQuestion(message *mqttconn.Publish) (own bool) {
 	from := storeOf(message)
 	if from == "" {
@@ -148,7 +159,8 @@ func (c *Checker) IsQuestion(message *mqttconn.Publish) (own bool) {
 	}
 	c.mu.Unlock()
 	if toLog {
-		c.env.Log.Warn("another cluster is at this broker, and asks whether it may serve", "who", from)
+		c.env.Log.Warn("another cluster is at this broker, and asks whether it may serve", "who",
+			from)
 	}
 	return false
 }
@@ -163,8 +175,8 @@ func (c *Checker) arrived(nonce []byte) {
 	c.questions.add(question{binary.BigEndian.Uint64(nonce), time.Now()})
 }
 
-// HeardSince reports whether a question of a node of this cluster has arrived after a moment: the one for which
-// Published returned this number there.
+// HeardSince reports whether a question of a node of this cluster has arrived after a moment: the
+// one for which Published returned this number there.
 func (c *Checker) HeardSince(number uint64, moment time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,8 +202,8 @@ func (r *ring) add(q question) {
 	r.next = (r.next + 1) % len(r.all)
 }
 
-// Published returns a random number that stands for the latest question if the broker has acknowledged it, and
-// otherwise 0.
+// Published returns a random number that stands for the latest question if the broker has
+// acknowledged it, and otherwise 0.
 func (c *Checker) Published() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,7 +234,8 @@ func storeOf(message *mqttconn.Publish) (from string) {
 // quoted makes a name fit for a log line.
 func quoted(name string) string { return fmt.Sprintf("%.*q", maxName, name) }
 
-// Run asks until the context ends. publish publishes a message by the session whose client id is Config.ClientID.
+// Run asks until the context ends. publish publishes a message by the session whose client id is
+// Config.ClientID.
 func (c *Checker) Run(ctx context.Context, publish func(context.Context, *mqttconn.Publish) error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -262,7 +275,8 @@ func (c *Checker) interval() time.Duration {
 
 // ask publishes a question, and waits for an answer.
 func (c *Checker) ask(ctx context.Context, publish func(context.Context, *mqttconn.Publish) error) {
-	nonce := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, c.env.Random()), c.env.Random())
+	nonce := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, c.env.Random()),
+		c.env.Random())
 	c.mu.Lock()
 	c.nonce, c.answered = string(nonce), false
 	c.mu.Unlock()
@@ -270,11 +284,15 @@ func (c *Checker) ask(ctx context.Context, publish func(context.Context, *mqttco
 	asking, cancel := context.WithTimeout(ctx, maxUnasked)
 	defer cancel()
 	err := publish(asking, &mqttconn.Publish{
-		Topic: topics.Invoke, QoS: 1, Payload: fmt.Appendf(nil, "*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n", len(c.key), c.key),
+		Topic: topics.Invoke, QoS: 1, Payload: fmt.Appendf(nil, "*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n",
+			len(c.key), c.key),
 		Properties: &mqttconn.Properties{
 			ResponseTopic: c.ResponseTopic(), CorrelationData: nonce, MessageExpiry: &expiry,
 			User: mqttconn.UserProperties{
-				{Key: "__ts", Value: hlc.Timestamp{Wall: c.env.Wall(), NodeID: c.config.ClientID}.String()},
+				{Key: "__ts", Value: hlc.Timestamp{
+					Wall:   c.env.Wall(),
+					NodeID: c.config.ClientID,
+				}.String()},
 				{Key: "__srcId", Value: c.config.ClientID},
 				{Key: wire.StoreProperty, Value: c.key},
 			},
@@ -304,8 +322,8 @@ func (c *Checker) ask(ctx context.Context, publish func(context.Context, *mqttco
 	})
 }
 
-// await waits until holds returns true, and returns true then. It returns false when the limit or the context ends first. holds is called with mu held, now and
-// after each change.
+// await waits until holds returns true, and returns true then. It returns false when the limit or
+// the context ends first. holds is called with mu held, now and after each change.
 func (c *Checker) await(ctx context.Context, limit <-chan time.Time, holds func() bool) bool {
 	for {
 		c.mu.Lock()
@@ -342,7 +360,8 @@ func (c *Checker) Err() error {
 	if !other {
 		return nil
 	}
-	return fmt.Errorf("%w (%s): stop one of them, or give each its own broker", ErrOtherStore, c.who())
+	return fmt.Errorf("%w (%s): stop one of them, or give each its own broker", ErrOtherStore,
+		c.who())
 }
 
 // Notes returns what an operator has to know while the node serves.
@@ -354,7 +373,8 @@ func (c *Checker) Notes() (notes []string) {
 	case !c.heardAt.IsZero() && time.Since(c.heardAt) <= validity:
 		notes = append(notes, "another cluster is at this broker, and does not serve because this one does: cluster and node "+c.heard)
 	case c.failure != nil:
-		notes = append(notes, fmt.Sprintf("this node cannot find out whether another store is at this broker: let it publish on the request topic (%v)", c.failure))
+		notes = append(notes, fmt.Sprintf(
+			"this node cannot find out whether another store is at this broker: let it publish on the request topic (%v)", c.failure))
 	}
 	return notes
 }
@@ -373,8 +393,8 @@ func isDenied(err error) bool {
 	return errors.As(err, &denial) && denial.Denied()
 }
 
-// AwaitAlone waits until a question of the last minute was not answered. It does not wait long for a question that cannot be asked, as where the
-// broker denies it.
+// AwaitAlone waits until a question of the last minute was not answered. It does not wait long for
+// a question that cannot be asked, as where the broker denies it.
 func (c *Checker) AwaitAlone(ctx context.Context) {
 	limit := time.NewTimer(maxUnasked)
 	defer limit.Stop()
@@ -383,12 +403,14 @@ func (c *Checker) AwaitAlone(ctx context.Context) {
 		cannotAsk := isDenied(c.failure) || c.failure != nil && time.Since(c.began) >= maxUnasked
 		return !c.other && (cannotAsk || !c.asked.IsZero() && time.Since(c.asked) < validity)
 	})
-	if !known { // nobody could be asked in time; another store that has answered before counts all the same
+	if !known {
+		// nobody could be asked in time; another store that has answered before counts all the same
 		c.await(ctx, nil, func() bool { return !c.other })
 	}
 }
 
-// AwaitOther waits until another store has answered. It returns Err, or nil if the context has ended.
+// AwaitOther waits until another store has answered. It returns Err, or nil if the context has
+// ended.
 func (c *Checker) AwaitOther(ctx context.Context) error {
 	if c.await(ctx, nil, func() bool { return c.other }) {
 		return c.Err()

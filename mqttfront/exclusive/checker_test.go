@@ -15,7 +15,8 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// broker carries questions between the checkers of clusters. A cluster that serves answers those of the others.
+// broker carries questions between the checkers of clusters. A cluster that serves answers those of
+// the others.
 type broker struct {
 	mu       sync.Mutex
 	clusters map[string]*cluster
@@ -30,20 +31,30 @@ type cluster struct {
 	served  []time.Duration // since the beginning: from, to, from, …
 }
 
-func newBroker() *broker { return &broker{clusters: map[string]*cluster{}, away: map[string]bool{}} }
+func newBroker() *broker {
+	return &broker{
+		clusters: map[string]*cluster{},
+		away:     map[string]bool{},
+	}
+}
 
 // start starts a node that leads its cluster, and serves while it may.
 func (b *broker) start(t *testing.T, name string, random func() uint64) *cluster {
 	began := time.Now()
 	c := &cluster{}
 	c.Checker = New(Config{Cluster: name, Node: "n1", ClientID: name + "-n1-in"}, Environment{
-		Leads: func() bool { return true }, Wall: func() int64 { return time.Now().UnixMilli() }, Random: random,
+		Leads: func() bool { return true }, Wall: func() int64 { return time.Now().UnixMilli() },
+		Random:  random,
 		Observe: func(bool) {}, Log: slog.New(slog.DiscardHandler),
 	})
 	b.mu.Lock()
 	b.clusters[name] = c
 	b.mu.Unlock()
-	go c.Run(t.Context(), func(_ context.Context, message *mqttconn.Publish) error { return b.publish(name, message) })
+	go c.Run(t.Context(), func(_ context.Context,
+		message *mqttconn.Publish,
+	) error {
+		return b.publish(name, message)
+	})
 	go func() {
 		for t.Context().Err() == nil {
 			c.AwaitAlone(t.Context())
@@ -114,8 +125,8 @@ func counter(step uint64) func() uint64 {
 	}
 }
 
-// † A cluster that is started at the broker of another one serves nobody, and says whose broker it is. It serves when
-// the other is gone.
+// † A cluster that is started at the broker of another one serves nobody, and says whose broker it
+// is. It serves when the other is gone.
 func TestSecondClusterAtABrokerDoesNotServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker()
@@ -124,12 +135,15 @@ func TestSecondClusterAtABrokerDoesNotServe(t *testing.T) {
 		second := b.start(t, "test", counter(5))
 		time.Sleep(time.Minute)
 		if !b.serving("plant") || b.serving("test") || len(second.served) != 0 {
-			t.Fatalf("the first serves %t, the second %t: %v", b.serving("plant"), b.serving("test"), second.served)
+			t.Fatalf("the first serves %t, the second %t: %v", b.serving("plant"),
+				b.serving("test"), second.served)
 		}
-		if err := second.Err(); !errors.Is(err, ErrOtherStore) || !strings.Contains(err.Error(), `"plant/n1"`) {
+		if err := second.Err(); !errors.Is(err, ErrOtherStore) ||
+			!strings.Contains(err.Error(), `"plant/n1"`) {
 			t.Errorf("the second: %v", err)
 		}
-		if notes := first.Notes(); len(notes) != 1 || !strings.Contains(notes[0], `"test/n1"`) || first.Err() != nil {
+		if notes := first.Notes(); len(notes) != 1 || !strings.Contains(notes[0], `"test/n1"`) ||
+			first.Err() != nil {
 			t.Errorf("the first: %v, %q", first.Err(), notes)
 		}
 		b.cut("plant", true) // a failover takes less than standBack: the second waits for longer
@@ -182,7 +196,8 @@ func TestOtherImplementationIsNoticed(t *testing.T) {
 		b.foreign = true
 		b.mu.Unlock()
 		time.Sleep(leaderInterval + time.Second)
-		if err := c.Err(); b.serving("a") || !errors.Is(err, ErrOtherStore) || !strings.Contains(err.Error(), "another implementation") {
+		if err := c.Err(); b.serving("a") || !errors.Is(err, ErrOtherStore) ||
+			!strings.Contains(err.Error(), "another implementation") {
 			t.Errorf("it serves: %t, %v", b.serving("a"), err)
 		}
 	})
@@ -192,12 +207,14 @@ type denial struct{ error }
 
 func (denial) Denied() bool { return true }
 
-// A broker that denies the question delays nobody, and is asked seldom: it may end the session each time.
+// A broker that denies the question delays nobody, and is asked seldom: it may end the session each
+// time.
 func TestDeniedQuestionDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		c := New(Config{Cluster: "a", Node: "n1", ClientID: "a-n1-in"}, Environment{
-			Leads: func() bool { return true }, Wall: func() int64 { return 0 }, Random: counter(3), Observe: func(bool) {}, Log: slog.New(slog.DiscardHandler),
+			Leads: func() bool { return true }, Wall: func() int64 { return 0 }, Random: counter(3),
+			Observe: func(bool) {}, Log: slog.New(slog.DiscardHandler),
 		})
 		go c.Run(t.Context(), func(context.Context, *mqttconn.Publish) error {
 			asked++
@@ -238,7 +255,8 @@ func TestDeniedQuestionIsNoted(t *testing.T) {
 		b.fault = errors.New("not authorized")
 		c := b.start(t, "a", counter(3))
 		time.Sleep(maxUnasked + time.Second)
-		if notes := c.Notes(); !b.serving("a") || len(notes) != 1 || !strings.Contains(notes[0], "not authorized") {
+		if notes := c.Notes(); !b.serving("a") || len(notes) != 1 ||
+			!strings.Contains(notes[0], "not authorized") {
 			t.Errorf("it serves: %t, %q", b.serving("a"), notes)
 		}
 	})
@@ -251,9 +269,11 @@ func TestForgedAnswersDoNotCount(t *testing.T) {
 		c := b.start(t, "a", counter(3))
 		time.Sleep(time.Second)
 		c.Answered(&mqttconn.Publish{})
-		c.Answered(&mqttconn.Publish{Properties: &mqttconn.Properties{CorrelationData: []byte("guessed")}})
+		c.Answered(&mqttconn.Publish{Properties: &mqttconn.Properties{CorrelationData: []byte(
+			"guessed")}})
 		c.IsQuestion(&mqttconn.Publish{Properties: &mqttconn.Properties{User: mqttconn.UserProperties{{Key: wire.StoreProperty, Value: strings.Repeat("x\n", 1000)}}}})
-		if notes := c.Notes(); c.Err() != nil || len(notes) != 1 || len(notes[0]) > 400 || strings.Contains(notes[0], "\n") {
+		if notes := c.Notes(); c.Err() != nil || len(notes) != 1 || len(notes[0]) > 400 ||
+			strings.Contains(notes[0], "\n") {
 			t.Errorf("%v, %q", c.Err(), notes)
 		}
 		if !c.IsQuestion(&mqttconn.Publish{Properties: &mqttconn.Properties{User: mqttconn.UserProperties{{Key: wire.StoreProperty, Value: "a/n2"}}}}) {

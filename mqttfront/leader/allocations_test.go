@@ -18,7 +18,8 @@ import (
 	"holdfast/mqttfront/session"
 )
 
-// replay is a connection that delivers some bytes and then io.EOF. It discards what is written to it.
+// replay is a connection that delivers some bytes and then io.EOF. It discards what is written to
+// it.
 type replay struct {
 	net.Conn
 	bytes []byte
@@ -44,19 +45,26 @@ func burst(count int) (encoded []byte) {
 	for i := range count {
 		encoded = mqttconn.AppendPublish(encoded, &packets.Publish{
 			Topic: topics.Invoke, QoS: 1, PacketID: uint16(i + 1),
-			Payload: fmt.Appendf(nil, "*3\r\n$3\r\nSET\r\n$20\r\nkey-%016d\r\n$100\r\n%0100d\r\n", i, i),
+			Payload: fmt.Appendf(nil, "*3\r\n$3\r\nSET\r\n$20\r\nkey-%016d\r\n$100\r\n%0100d\r\n",
+				i, i),
 			Properties: &packets.Properties{
 				ResponseTopic: "clients/holdfast-client-1/services/statestore/_any_/command/invoke/response", CorrelationData: fmt.Appendf(nil, "%0*d", idDigits, i),
-				MessageExpiry: &expiry, ContentType: "application/octet-stream", PayloadFormat: &format,
-				User: []packets.User{{Key: "__ts", Value: "1696374425000:00001:client-1"}, {Key: "__srcId", Value: "holdfast-client-1"}, {Key: "__protVer", Value: "1.0"}},
+				MessageExpiry: &expiry, ContentType: "application/octet-stream",
+				PayloadFormat: &format,
+				User: []packets.User{
+					{Key: "__ts", Value: "1696374425000:00001:client-1"},
+					{Key: "__srcId", Value: "holdfast-client-1"},
+					{Key: "__protVer", Value: "1.0"},
+				},
 			},
 		})
 	}
 	return encoded
 }
 
-// path takes bursts of SETs from the connection to the replies on the wire, as a leader does, with the log between the two as an entry
-// that is encoded, checked and applied. Raft itself and the network are left out.
+// path takes bursts of SETs from the connection to the replies on the wire, as a leader does, with
+// the log between the two as an entry that is encoded, checked and applied. Raft itself and the
+// network are left out.
 type path struct {
 	t       testing.TB
 	front   *node
@@ -76,12 +84,14 @@ const idDigits = 16
 func newPath(t testing.TB, size int) *path {
 	p := &path{t: t, bytes: append([]byte{packets.CONNACK << 4, 3, 0, 0, 0}, burst(size)...)}
 	for i := range size {
-		correlation := fmt.Appendf(nil, "%c%c%c%0*d", 9, 0, idDigits, idDigits, i) // the property, its length, its value
+		// the property, its length, its value
+		correlation := fmt.Appendf(nil, "%c%c%c%0*d", 9, 0, idDigits, idDigits, i)
 		p.ids = append(p.ids, bytes.Index(p.bytes, correlation)+3)
 	}
 	p.front, p.store = newNode(t)
 	p.outbox = serve(p.front)
-	p.apply(&fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: 1, Version: 1}}}, nil)
+	p.apply(&fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: 1, Version: 1}}},
+		nil)
 	return p
 }
 
@@ -107,10 +117,16 @@ func (p *path) run() {
 		}
 	}
 	var acks *mqttconn.Acks
-	conn, _, err := mqttconn.Connect(context.Background(), &replay{bytes: p.bytes, left: len(p.bytes)}, &packets.Connect{}, mqttconn.Receiver{MaxPacket: session.MaxPacket, Publish: func(message mqttconn.Message) {
-		number := acks.Arrived(message.PacketID)
-		p.front.receiver.decodeAndAdmit(context.Background(), message, now(), func() { _ = acks.Done(number) })
-	}})
+	conn, _, err := mqttconn.Connect(context.Background(),
+		&replay{bytes: p.bytes, left: len(p.bytes)}, &packets.Connect{},
+		mqttconn.Receiver{
+			MaxPacket: session.MaxPacket,
+			Publish: func(message mqttconn.Message) {
+				number := acks.Arrived(message.PacketID)
+				p.front.receiver.decodeAndAdmit(context.Background(), message, now(),
+					func() { _ = acks.Done(number) })
+			},
+		})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -120,7 +136,10 @@ func (p *path) run() {
 		p.t.Fatal(conn.Err())
 	}
 	p.number++
-	p.apply(&fsm.Entry{Term: 1, Number: p.number, Elapsed: int64(p.number), Wall: 1_696_374_425_000, Commands: p.store.proposed}, p.store.tags)
+	p.apply(&fsm.Entry{
+		Term: 1, Number: p.number, Elapsed: int64(p.number), Wall: 1_696_374_425_000,
+		Commands: p.store.proposed,
+	}, p.store.tags)
 	p.store.proposed, p.store.tags = p.store.proposed[:0], p.store.tags[:0]
 	p.encoded = p.encoded[:0]
 	for _, o := range p.outbox.outputs {
@@ -136,7 +155,8 @@ func (p *path) run() {
 	}
 }
 
-// allocationsPerSet is the most allocations of a SET on the leader, from the connection to its reply. Lower it when a change saves some.
+// allocationsPerSet is the most allocations of a SET on the leader, from the connection to its
+// reply. Lower it when a change saves some.
 const allocationsPerSet = 11
 
 func TestAllocationsPerSetAreBounded(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// applied handles an applied log entry: the changes of watched keys and the outcomes of commands, in the order of the entry.
-// The notifications of a command's changes come before its reply.
+// applied handles an applied log entry: the changes of watched keys and the outcomes of commands,
+// in the order of the entry. The notifications of a command's changes come before its reply.
 func (l *Leader) applied(outcome *fsm.EntryOutcome, tags []any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,7 +48,8 @@ func (l *Leader) appliedCommandLocked(outcome *fsm.EntryOutcome, i int, tags []a
 	}
 }
 
-// committedLocked handles the outcome of a request that this leader proposed: command i of an entry.
+// committedLocked handles the outcome of a request that this leader proposed: command i of an
+// entry.
 func (l *Leader) committedLocked(r *Request, outcome *fsm.EntryOutcome, i int) {
 	if r.Command.Kind == fsm.KindScan { // the command in the log was a no-op
 		l.endProposalLocked(r)
@@ -62,9 +63,11 @@ func (l *Leader) committedLocked(r *Request, outcome *fsm.EntryOutcome, i int) {
 	if isUnremembered(command, result) {
 		l.metrics.Refused.WithLabelValues("outcomes").Inc()
 	}
-	// The store proposes a refusal in place of a write that waited there for longer than ProposalAge. The outcome of such a
-	// write may be forgotten. So may that of a request whose refusal waited there for so long.
-	late := command.Kind == fsm.KindReject && r.state != stateShedding || r.state == stateShedding && time.Since(r.began) > l.config.ProposalAge
+	// The store proposes a refusal in place of a write that waited there for longer than
+	// ProposalAge. The outcome of such a write may be forgotten. So may that of a request whose
+	// refusal waited there for so long.
+	late := command.Kind == fsm.KindReject && r.state != stateShedding ||
+		r.state == stateShedding && time.Since(r.began) > l.config.ProposalAge
 	if (late || r.state == stateRefusing) && !isAnswer(result, r.expired(time.Now())) {
 		l.metrics.Dropped.WithLabelValues("outcome_unknown").Inc()
 		l.addUnsentLocked(outcome.Index)
@@ -74,13 +77,15 @@ func (l *Leader) committedLocked(r *Request, outcome *fsm.EntryOutcome, i int) {
 	l.answerLocked(r, outcome.Index, result)
 }
 
-// isUnremembered reports whether a command was refused because there is no room to remember its outcome.
+// isUnremembered reports whether a command was refused because there is no room to remember its
+// outcome.
 func isUnremembered(command *fsm.Command, result *fsm.Result) bool {
-	return command.Kind != fsm.KindReject && !result.Repeat && (result.Error == fsm.ErrorOverloaded || result.Code == fsm.CodeNoReply)
+	return command.Kind != fsm.KindReject && !result.Repeat &&
+		(result.Error == fsm.ErrorOverloaded || result.Code == fsm.CodeNoReply)
 }
 
-// isAnswer reports whether the result of a refusal in the log is the reply to the request: the dedup table had an outcome
-// with a reply, and the request has not expired.
+// isAnswer reports whether the result of a refusal in the log is the reply to the request: the
+// dedup table had an outcome with a reply, and the request has not expired.
 func isAnswer(result *fsm.Result, expired bool) bool {
 	return result.Repeat && result.Code != fsm.CodeNoReply && !expired
 }
@@ -98,7 +103,8 @@ func (l *Leader) readDone(r *Request, result *fsm.Result) {
 	l.answerLocked(r, 0, result)
 }
 
-// failed handles a request that has no result. One that cannot be encoded must not come again, first, to every leader.
+// failed handles a request that has no result. One that cannot be encoded must not come again,
+// first, to every leader.
 func (l *Leader) failed(r *Request, invalid bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,8 +118,8 @@ func (l *Leader) failed(r *Request, invalid bool) {
 	}
 }
 
-// answerLocked queues the reply to a request, or ends the request if the result has no reply (CodeNoReply). index is that of
-// the entry with the outcome, 0 if the outcome is not in the log.
+// answerLocked queues the reply to a request, or ends the request if the result has no reply
+// (CodeNoReply). index is that of the entry with the outcome, 0 if the outcome is not in the log.
 func (l *Leader) answerLocked(r *Request, index uint64, result *fsm.Result) {
 	l.endProposalLocked(r)
 	now := time.Now()
@@ -130,7 +136,8 @@ func (l *Leader) answerLocked(r *Request, index uint64, result *fsm.Result) {
 		l.clients.subscribe(r.Command.Principal.ClientID, nil)
 	}
 	l.watermark.Add(index)
-	l.sendLocked(r.clientKey(), &outbox.Output{Index: index, Request: &r.Request, Tag: r, Result: *result, Queued: now})
+	l.sendLocked(r.clientKey(),
+		&outbox.Output{Index: index, Request: &r.Request, Tag: r, Result: *result, Queued: now})
 }
 
 // notifyLocked sends the notifications of a change on their way. age is the time since the change.
@@ -143,7 +150,8 @@ func (l *Leader) notifyLocked(event *fsm.Event, age time.Duration) {
 	for i := range event.Receivers {
 		l.watermark.Add(event.Index)
 		l.sendLocked(event.Receivers[i].ClientID, &outbox.Output{
-			Index: event.Index, Event: event, Receiver: &event.Receivers[i], Queued: time.Now(), TTL: l.known.expiry - age,
+			Index: event.Index, Event: event, Receiver: &event.Receivers[i], Queued: time.Now(),
+			TTL: l.known.expiry - age,
 		})
 	}
 }
@@ -159,8 +167,8 @@ func (l *Leader) sendLocked(client string, o *outbox.Output) {
 	}
 }
 
-// addUnsentLocked notes an outcome without a reply. The delivery watermark (the log index up to which no output is
-// outstanding) moves past it.
+// addUnsentLocked notes an outcome without a reply. The delivery watermark (the log index up to
+// which no output is outstanding) moves past it.
 func (l *Leader) addUnsentLocked(index uint64) {
 	if index != 0 {
 		l.watermark.Add(index)
@@ -168,8 +176,8 @@ func (l *Leader) addUnsentLocked(index uint64) {
 	}
 }
 
-// passUnsentLocked moves the delivery watermark past the outputs in unsent. It is called when all outputs of an entry are added: the watermark must not
-// pass an output that is still to be added.
+// passUnsentLocked moves the delivery watermark past the outputs in unsent. It is called when all
+// outputs of an entry are added: the watermark must not pass an output that is still to be added.
 func (l *Leader) passUnsentLocked() {
 	for _, index := range l.unsent {
 		l.publishedLocked(index)
@@ -188,8 +196,9 @@ func (l *Leader) Published(o *outbox.Output) {
 	}
 }
 
-// NoSubscriber implements outbox.Handler. If the driver can, it subscribes the client to its notifications. Otherwise NoSubscriber proposes to end the
-// client's watches that match the key. The state machine keeps those that are newer than the change.
+// NoSubscriber implements outbox.Handler. If the driver can, it subscribes the client to its
+// notifications. Otherwise NoSubscriber proposes to end the client's watches that match the key.
+// The state machine keeps those that are newer than the change.
 func (l *Leader) NoSubscriber(o *outbox.Output) {
 	l.testEnded(o, true)
 	end := fsm.Command{
@@ -219,7 +228,8 @@ func (l *Leader) publishedLocked(index uint64) {
 	}
 }
 
-// endReplyLocked ends the request of a reply that is published or given up. It does nothing for a notification.
+// endReplyLocked ends the request of a reply that is published or given up. It does nothing for a
+// notification.
 func (l *Leader) endReplyLocked(o *outbox.Output) {
 	if o.Request == nil {
 		return

@@ -12,8 +12,8 @@ import (
 	"holdfast/mqttfront/metrics"
 )
 
-// Dispatcher passes arriving requests, and the outcomes of applied log entries, to the Leader of the present leadership. All
-// methods but SetStore are safe for concurrent use.
+// Dispatcher passes arriving requests, and the outcomes of applied log entries, to the Leader of
+// the present leadership. All methods but SetStore are safe for concurrent use.
 type Dispatcher struct {
 	config  *Config
 	metrics *metrics.Metrics
@@ -32,10 +32,12 @@ func NewDispatcher(config *Config, metrics *metrics.Metrics, log *slog.Logger) *
 // SetStore gives the store, before any request comes.
 func (d *Dispatcher) SetStore(store Store) { d.store = store }
 
-// NewLeader returns the leader of a leadership that has not begun. reconnect ends the connection by which requests come.
+// NewLeader returns the leader of a leadership that has not begun. reconnect ends the connection by
+// which requests come.
 func (d *Dispatcher) NewLeader(clients *Clients, reconnect func(reason error)) *Leader {
 	l := &Leader{
-		number: d.leaderships.Add(1), config: d.config, metrics: d.metrics, store: d.store, clients: clients,
+		number: d.leaderships.Add(1), config: d.config, metrics: d.metrics, store: d.store,
+		clients:   clients,
 		reconnect: reconnect, load: newLoad(d.config), proposals: make(map[string]int),
 	}
 	l.room.L = &l.mu
@@ -46,13 +48,17 @@ func (d *Dispatcher) NewLeader(clients *Clients, reconnect func(reason error)) *
 func (d *Dispatcher) NewClients(driver broker.Driver) *Clients {
 	metrics, log := d.metrics, d.log
 	return &Clients{
-		mayWatch: d.mayWatch, propose: d.propose, count: func(result string) { metrics.Disconnects.WithLabelValues(result).Inc() },
-		kicker:     broker.NewKicker(driver, func(result string) { metrics.Kicked.WithLabelValues(result).Inc() }, log),
-		subscriber: broker.NewSubscriber(driver, func(result string) { metrics.Subscribed.WithLabelValues(result).Inc() }, log),
+		mayWatch: d.mayWatch, propose: d.propose,
+		count: func(result string) { metrics.Disconnects.WithLabelValues(result).Inc() },
+		kicker: broker.NewKicker(driver,
+			func(result string) { metrics.Kicked.WithLabelValues(result).Inc() }, log),
+		subscriber: broker.NewSubscriber(driver,
+			func(result string) { metrics.Subscribed.WithLabelValues(result).Inc() }, log),
 	}
 }
 
-// Begin makes l the leader. It queues the notifications that earlier leaders did not publish. sender takes all outputs.
+// Begin makes l the leader. It queues the notifications that earlier leaders did not publish.
+// sender takes all outputs.
 func (d *Dispatcher) Begin(l *Leader, sender Sender) {
 	d.store.View(func(m *fsm.Machine) {
 		l.begin(m, sender)
@@ -60,7 +66,8 @@ func (d *Dispatcher) Begin(l *Leader, sender Sender) {
 	})
 }
 
-// Lead does what is periodic until the context ends. Then the node has no leader any more. Begin must have returned.
+// Lead does what is periodic until the context ends. Then the node has no leader any more. Begin
+// must have returned.
 func (d *Dispatcher) Lead(ctx context.Context, l *Leader) {
 	var working sync.WaitGroup
 	working.Go(func() { l.watchOver(ctx) })
@@ -71,7 +78,8 @@ func (d *Dispatcher) Lead(ctx context.Context, l *Leader) {
 	working.Wait()
 }
 
-// mayWatch reports whether a client watches a key, or has requests on their way through the log, which may make it watch one.
+// mayWatch reports whether a client watches a key, or has requests on their way through the log,
+// which may make it watch one.
 func (d *Dispatcher) mayWatch(clientID string) (watches bool) {
 	if l := d.current.Load(); l != nil {
 		l.mu.Lock()
@@ -137,8 +145,9 @@ func (d *Dispatcher) CoalescingDelay() time.Duration {
 
 // The methods below implement what cluster.Observer asks of the front end.
 
-// Applied passes an applied log entry to the leader: the changes of watched keys and the outcomes of commands, in the order
-// of the entry. The notifications of a command's changes come before its reply.
+// Applied passes an applied log entry to the leader: the changes of watched keys and the outcomes
+// of commands, in the order of the entry. The notifications of a command's changes come before its
+// reply.
 func (d *Dispatcher) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	if l := d.current.Load(); l != nil {
 		l.applied(outcome, tags)
@@ -152,8 +161,8 @@ func (d *Dispatcher) ReadDone(tag any, result fsm.Result) {
 	}
 }
 
-// Failed is called for a command that has no result. Its client gets no reply: the broker delivers the request again, unless
-// it is invalid.
+// Failed is called for a command that has no result. Its client gets no reply: the broker delivers
+// the request again, unless it is invalid.
 func (d *Dispatcher) Failed(tag any, invalid bool) {
 	if l := d.current.Load(); l != nil {
 		l.failed(tag.(*Request), invalid)

@@ -10,11 +10,13 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// executeLocked submits a request that has just come to the store, answers it directly, or ends it without a reply.
+// executeLocked submits a request that has just come to the store, answers it directly, or ends it
+// without a reply.
 //
-// A request is shed when it has waited for longer than Config.OverloadAge or when its client's share is used up. A write
-// with an identity that has expired, or that is too old (Request.mayBeForgotten), is refused in the log: only so no copy of it is
-// executed behind later requests of its client. Other expired requests end.
+// A request is shed when it has waited for longer than Config.OverloadAge or when its client's
+// share is used up. A write with an identity that has expired, or that is too old
+// (Request.mayBeForgotten), is refused in the log: only so no copy of it is executed behind later
+// requests of its client. Other expired requests end.
 func (l *Leader) executeLocked(r *Request) {
 	now := time.Now()
 	expired, weight := r.expired(now), l.load.weightOf(r)
@@ -33,7 +35,8 @@ func (l *Leader) executeLocked(r *Request) {
 	r.began, r.state = now, stateExecuting
 	switch {
 	case refuse:
-		// An expired request had no effect: its copies may get the refusal as an answer. A late one may have had an effect.
+		// An expired request had no effect: its copies may get the refusal as an answer. A late one
+		// may have had an effect.
 		r.state = stateRefusing
 		l.proposeLocked(r, r.Command.Refusal(late))
 	case expired:
@@ -47,7 +50,8 @@ func (l *Leader) executeLocked(r *Request) {
 	}
 }
 
-// overloadReason returns why a request is to be shed, as the metric of refusals names it; empty if it is not.
+// overloadReason returns why a request is to be shed, as the metric of refusals names it; empty if
+// it is not.
 func (l *Leader) overloadReason(r *Request, weight int, now time.Time) string {
 	if r.isInvalid() {
 		return ""
@@ -58,8 +62,9 @@ func (l *Leader) overloadReason(r *Request, weight int, now time.Time) string {
 	return l.load.overloadReason(r, weight, now.Sub(r.Arrived), l.config.OverloadAge)
 }
 
-// shedLocked refuses a request as overload. A read has no effect that a later copy could repeat: its refusal needs no log
-// entry. The dedup table cannot store the refusal of a write without an identity: such a write ends without a reply.
+// shedLocked refuses a request as overload. A read has no effect that a later copy could repeat:
+// its refusal needs no log entry. The dedup table cannot store the refusal of a write without an
+// identity: such a write ends without a reply.
 func (l *Leader) shedLocked(r *Request, reason string) {
 	if r.isWrite() && r.Command.ID.IsZero() {
 		l.metrics.Dropped.WithLabelValues("overloaded").Inc()
@@ -86,9 +91,13 @@ func (l *Leader) submitLocked(r *Request) {
 		if !l.store.Read(&r.Command, r) {
 			l.givenBackLocked(r)
 		}
-	case isScan: // its client has a write in the log: a no-op follows that, and the SCAN reads when the no-op is applied
+	case isScan:
+		// its client has a write in the log: a no-op follows that, and the SCAN reads when the
+		// no-op is applied
 		l.proposeLocked(r, fsm.NoOp())
-	default: // a write; or a GET whose client has a write in the log: the GET goes through the log after it
+	default:
+		// a write; or a GET whose client has a write in the log: the GET goes through the log after
+		// it
 		l.proposeLocked(r, l.commandForLogLocked(r))
 	}
 }
@@ -100,20 +109,23 @@ func (l *Leader) proposeLocked(r *Request, command fsm.Command) {
 	}
 }
 
-// stripOversizeLocked clears the key and the values of a command that exceeds a limit, and sets Oversize. The entry then carries only
-// that fact.
+// stripOversizeLocked clears the key and the values of a command that exceeds a limit, and sets
+// Oversize. The entry then carries only that fact.
 func (l *Leader) stripOversizeLocked(command *fsm.Command) {
 	if int64(len(command.Key)) > l.known.limits.KeyBytes ||
-		int64(len(command.Value)) > l.known.limits.ValueBytes || int64(len(command.Expected)) > l.known.limits.ValueBytes {
+		int64(len(command.Value)) > l.known.limits.ValueBytes ||
+		int64(len(command.Expected)) > l.known.limits.ValueBytes {
 		command.Key, command.Value, command.Expected, command.Oversize = nil, nil, nil, true
 	}
 }
 
-// replyFields bounds the bytes of a reply's packet without its payload, its topic and the Correlation Data.
+// replyFields bounds the bytes of a reply's packet without its payload, its topic and the
+// Correlation Data.
 const replyFields = 256
 
-// commandForLogLocked returns the command of a request as it goes into the log: without keys and values
-// that exceed a limit. For a TXN it sets MaxReply to what the broker accepts, because a transaction whose reply cannot be delivered must not take effect.
+// commandForLogLocked returns the command of a request as it goes into the log: without keys and
+// values that exceed a limit. For a TXN it sets MaxReply to what the broker accepts, because a
+// transaction whose reply cannot be delivered must not take effect.
 func (l *Leader) commandForLogLocked(r *Request) fsm.Command {
 	command := r.Command
 	l.stripOversizeLocked(&command)

@@ -66,18 +66,22 @@ func newNode(t testing.TB, change ...func(*Config)) (*node, *fakeStore) {
 	return newNodeOf(t, broker.NoDriver{}, wire.Identity{}, change...)
 }
 
-func newNodeOf(t testing.TB, driver broker.Driver, identity wire.Identity, change ...func(*Config)) (*node, *fakeStore) {
+func newNodeOf(t testing.TB, driver broker.Driver, identity wire.Identity,
+	change ...func(*Config),
+) (*node, *fakeStore) {
 	t.Helper()
 	config := DefaultConfig()
 	for _, f := range change {
 		f(&config)
 	}
-	n := &node{Dispatcher: NewDispatcher(&config, metrics.New(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))}
+	n := &node{Dispatcher: NewDispatcher(&config, metrics.New(prometheus.NewRegistry()),
+		slog.New(slog.DiscardHandler))}
 	store := &fakeStore{machine: fsm.New()}
 	n.SetStore(store)
 	n.clients = n.NewClients(driver)
 	decoder := wire.Decoder{
-		Identity: identity, DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, Margin: config.DedupMargin + time.Minute + config.MaxWait(),
+		Identity: identity, DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute,
+		Margin: config.DedupMargin + time.Minute + config.MaxWait(),
 	}
 	n.receiver = NewReceiver(n.Dispatcher, driver, decoder, nil, n.clients.Kick, noQuestion)
 	return n, store
@@ -85,9 +89,10 @@ func newNodeOf(t testing.TB, driver broker.Driver, identity wire.Identity, chang
 
 // fakeOutbox keeps what a leader sends.
 type fakeOutbox struct {
-	leader    *Leader
-	givesUp   func(client string) bool // reports whether an output for a client is given up; nil gives up none
-	maxPacket int64                    // 0 is no limit
+	leader *Leader
+	// reports whether an output for a client is given up; nil gives up none
+	givesUp   func(client string) bool
+	maxPacket int64 // 0 is no limit
 	outputs   []*outbox.Output
 }
 
@@ -137,40 +142,54 @@ const (
 // writes returns how many requests of a client are on their way through the log.
 func (f *node) writes(client string) int { return f.leader.proposals[client] }
 
-// arrive hands a request to a front end. *acknowledged becomes true when the front end acknowledges the request to the broker. user has names and values
-// of user properties. The client is c, unless they have another __srcId.
+// arrive hands a request to a front end. *acknowledged becomes true when the front end acknowledges
+// the request to the broker. user has names and values of user properties. The client is c, unless
+// they have another __srcId.
 func arrive(f *node, payload, correlation string, user ...string) (acknowledged *bool) {
 	return arriveWith(f, payload, correlation, nil, user...)
 }
 
 // message returns a request as the broker delivers it. See arrive for user.
 func message(payload, correlation string, expiry *uint32, user ...string) mqttconn.Message {
-	p := &mqttconn.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &mqttconn.Properties{
-		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), MessageExpiry: expiry,
-	}}
+	p := &mqttconn.Publish{
+		QoS: 1, Topic: topics.Invoke, Payload: []byte(payload),
+		Properties: &mqttconn.Properties{
+			ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation),
+			MessageExpiry: expiry,
+		},
+	}
 	for i := 0; i < len(user); i += 2 {
 		p.Properties.User.Add(user[i], user[i+1])
 	}
 	return mqttconn.Message{Publish: p}
 }
 
-func arriveWith(f *node, payload, correlation string, expiry *uint32, user ...string) (acknowledged *bool) {
+func arriveWith(f *node, payload, correlation string, expiry *uint32,
+	user ...string,
+) (acknowledged *bool) {
 	acknowledged = new(bool)
-	f.receiver.decodeAndAdmit(context.Background(), message(payload, correlation, expiry, user...), now(), func() { *acknowledged = true })
+	f.receiver.decodeAndAdmit(context.Background(), message(payload, correlation, expiry, user...),
+		now(), func() { *acknowledged = true })
 	return acknowledged
 }
 
 // outcome returns the outcome of an entry that has only the last proposed command.
 func (s *fakeStore) outcome(index uint64, code fsm.Code) *fsm.EntryOutcome {
 	n := len(s.proposed) - 1
-	return &fsm.EntryOutcome{Index: index, Commands: s.proposed[n:], Results: []fsm.Result{{Code: code}}}
+	return &fsm.EntryOutcome{
+		Index: index, Commands: s.proposed[n:],
+		Results: []fsm.Result{{Code: code}},
+	}
 }
 
 // commit applies an entry to the machine of a store.
 func commit(t *testing.T, s *fakeStore, entry fsm.Entry) {
 	t.Helper()
 	if s.machine.Status().Index == 0 {
-		apply(t, s, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: 1, Version: fsm.Version}}})
+		apply(t, s, &fsm.Entry{Commands: []fsm.Command{{
+			Kind: fsm.KindLeaderStart, Nonce: 1,
+			Version: fsm.Version,
+		}}})
 	}
 	entry.Term, entry.Number = 1, s.machine.Status().Index
 	apply(t, s, &entry)

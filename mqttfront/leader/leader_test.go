@@ -38,7 +38,8 @@ func TestRequestIsAcknowledgedWithItsReply(t *testing.T) {
 	}
 }
 
-// † What has no reply when a leadership ends is not acknowledged, whatever its state: the broker gives it to the next leader.
+// † What has no reply when a leadership ends is not acknowledged, whatever its state: the broker
+// gives it to the next leader.
 func TestEndOfALeadershipAcknowledgesNothing(t *testing.T) {
 	for name, end := range map[string]func(*node, *fakeStore){
 		"in the hands of the store": func(f *node, s *fakeStore) {
@@ -75,14 +76,16 @@ func TestEndOfALeadershipAcknowledgesNothing(t *testing.T) {
 			acknowledged := arrive(f, del, "0123456789abcdef")
 			end(f, s)
 			if *acknowledged || f.Busy() != 0 || s.published != 0 {
-				t.Errorf("acknowledged: %v, %d busy, watermark %d", *acknowledged, f.Busy(), s.published)
+				t.Errorf("acknowledged: %v, %d busy, watermark %d", *acknowledged, f.Busy(),
+					s.published)
 			}
 		})
 	}
 }
 
-// † A request that the store gives back while the leadership goes on comes again: PUBACKs go in order, so nothing behind it
-// would be acknowledged. One that cannot be encoded would come again for ever: it ends.
+// † A request that the store gives back while the leadership goes on comes again: PUBACKs go in
+// order, so nothing behind it would be acknowledged. One that cannot be encoded would come again
+// for ever: it ends.
 func TestRequestThatIsGivenBackComesAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		give                func(*node, *fakeStore)
@@ -96,8 +99,10 @@ func TestRequestThatIsGivenBackComesAgain(t *testing.T) {
 			serve(f)
 			acknowledged := arrive(f, del, "0123456789abcdef", "__srcId", "c")
 			test.give(f, s)
-			if (f.reconnects == 1) != test.again || *acknowledged != test.acknowledged || f.Busy() != 0 || f.writes("c") != 0 {
-				t.Errorf("%d reconnects, acknowledged %v, %d busy", f.reconnects, *acknowledged, f.Busy())
+			if (f.reconnects == 1) != test.again || *acknowledged != test.acknowledged ||
+				f.Busy() != 0 || f.writes("c") != 0 {
+				t.Errorf("%d reconnects, acknowledged %v, %d busy", f.reconnects, *acknowledged,
+					f.Busy())
 			}
 		})
 	}
@@ -106,7 +111,8 @@ func TestRequestThatIsGivenBackComesAgain(t *testing.T) {
 		serve(f)
 		s.refuses = true
 		for _, payload := range []string{del, get} {
-			if acknowledged := arrive(f, payload, "0123456789abcdef"); *acknowledged || f.Busy() != 0 {
+			if acknowledged := arrive(f, payload, "0123456789abcdef"); *acknowledged ||
+				f.Busy() != 0 {
 				t.Errorf("acknowledged %v, %d busy", *acknowledged, f.Busy())
 			}
 		}
@@ -116,11 +122,13 @@ func TestRequestThatIsGivenBackComesAgain(t *testing.T) {
 	})
 }
 
-// † Nodes compute the same request identity for a message even if their settings for the client's identity differ, as while a
-// change is rolled out. Otherwise the message would be executed twice. Nor does it depend on where the client id comes from.
+// † Nodes compute the same request identity for a message even if their settings for the client's
+// identity differ, as while a change is rolled out. Otherwise the message would be executed twice.
+// Nor does it depend on where the client id comes from.
 func TestIdentityOfARequestDependsOnItsBytes(t *testing.T) {
 	one, s := newNode(t)
-	other, t2 := newNodeOf(t, broker.NoDriver{}, wire.Identity{ClientIDProperty: "client-id", UsernameProperty: "user"})
+	other, t2 := newNodeOf(t, broker.NoDriver{},
+		wire.Identity{ClientIDProperty: "client-id", UsernameProperty: "user"})
 	for _, f := range []*node{one, other} {
 		serve(f)
 		arrive(f, del, strings.Repeat("a", 16), "__srcId", "c", "client-id", "app-0", "user", "u")
@@ -135,7 +143,8 @@ func TestIdentityOfARequestDependsOnItsBytes(t *testing.T) {
 	}
 }
 
-// A request waits for room until another one ends. It is left at the broker if the leadership or the context ends first.
+// A request waits for room until another one ends. It is left at the broker if the leadership or
+// the context ends first.
 func TestRequestWaitsForRoom(t *testing.T) {
 	for name, test := range map[string]struct {
 		ends  func(f *node, s *fakeStore, cancel func())
@@ -156,7 +165,8 @@ func TestRequestWaitsForRoom(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				acknowledged := false
-				go f.receiver.decodeAndAdmit(ctx, message(del, strings.Repeat("b", 16), nil), now(), func() { acknowledged = true })
+				go f.receiver.decodeAndAdmit(ctx, message(del, strings.Repeat("b", 16), nil), now(),
+					func() { acknowledged = true })
 				synctest.Wait()
 				if !f.Blocked() || len(s.proposed) != 1 {
 					t.Fatalf("blocked %v, %d proposed", f.Blocked(), len(s.proposed))
@@ -164,14 +174,16 @@ func TestRequestWaitsForRoom(t *testing.T) {
 				test.ends(f, s, cancel)
 				synctest.Wait()
 				if f.Blocked() || (len(s.proposed) == 2) != test.taken || acknowledged {
-					t.Errorf("blocked %v, %d proposed, acknowledged %v", f.Blocked(), len(s.proposed), acknowledged)
+					t.Errorf("blocked %v, %d proposed, acknowledged %v", f.Blocked(),
+						len(s.proposed), acknowledged)
 				}
 			})
 		})
 	}
 }
 
-// A GET follows the writes of its client: through the log while they are under way, else by read index.
+// A GET follows the writes of its client: through the log while they are under way, else by read
+// index.
 func TestReadsFollowWrites(t *testing.T) {
 	f, s := newNode(t)
 	serve(f)
@@ -186,7 +198,8 @@ func TestReadsFollowWrites(t *testing.T) {
 	}
 }
 
-// A SCAN follows the writes of its client, too. It is never in the log: a no-op goes there behind the writes, and the SCAN is read when that is applied.
+// A SCAN follows the writes of its client, too. It is never in the log: a no-op goes there behind
+// the writes, and the SCAN is read when that is applied.
 func TestScansFollowWrites(t *testing.T) {
 	const scan = "*2\r\n$4\r\nSCAN\r\n$1\r\n*\r\n"
 	f, s := newNode(t)
@@ -211,7 +224,8 @@ func TestScansFollowWrites(t *testing.T) {
 		t.Fatal("the result of the no-op is the reply")
 	}
 	f.ReadDone(s.reads[1], fsm.Result{Code: fsm.CodeKeys, Page: &fsm.KeyPage{Keys: []string{"k"}}})
-	if len(o.outputs) != 1 || string(o.outputs[0].Encode(time.Now()).Payload) != "*1\r\n*1\r\n$1\r\nk\r\n" {
+	if len(o.outputs) != 1 || string(
+		o.outputs[0].Encode(time.Now()).Payload) != "*1\r\n*1\r\n$1\r\nk\r\n" {
 		t.Fatalf("%d replies", len(o.outputs))
 	}
 	o.deliver()
@@ -222,61 +236,90 @@ func TestScansFollowWrites(t *testing.T) {
 
 func array(arguments ...string) string { return string(resp.AppendArray(nil, arguments...)) }
 
-// A value that exceeds a limit does not go into the log. The request keeps the value, because another leader may know other limits. The command bounds its
-// reply to what the broker accepts.
+// A value that exceeds a limit does not go into the log. The request keeps the value, because
+// another leader may know other limits. The command bounds its reply to what the broker accepts.
 func TestTransactionIsBoundedBeforeTheLog(t *testing.T) {
 	f, s := newNode(t)
 	settings := fsm.DefaultSettings()
 	settings.Limits.ValueBytes = 10
 	o := serve(f)
 	o.maxPacket = 1000
-	f.Applied(&fsm.EntryOutcome{Index: 2, Commands: []fsm.Command{{Kind: fsm.KindConfigure, Settings: &settings}}, Results: make([]fsm.Result, 1)}, nil)
-	arrive(f, array("TXN", array("SET", "a", "short"), array("SET", "b", "much too long"), array("GET", "c")), "0123456789abcdef")
+	f.Applied(&fsm.EntryOutcome{
+		Index:    2,
+		Commands: []fsm.Command{{Kind: fsm.KindConfigure, Settings: &settings}},
+		Results:  make([]fsm.Result, 1),
+	}, nil)
+	arrive(f, array("TXN", array("SET", "a", "short"), array("SET", "b", "much too long"),
+		array("GET", "c")), "0123456789abcdef")
 	if len(s.proposed) != 1 {
 		t.Fatalf("%d commands are proposed", len(s.proposed))
 	}
 	got, request := s.proposed[0], s.tags[0].(*Request)
-	if string(got.Operations[0].Value) != "short" || !got.Operations[1].Oversize || got.Operations[1].Value != nil || got.Operations[2].Oversize {
+	if string(got.Operations[0].Value) != "short" || !got.Operations[1].Oversize ||
+		got.Operations[1].Value != nil || got.Operations[2].Oversize {
 		t.Errorf("%+v is proposed", got.Operations)
 	}
-	if kept := request.Command.Operations[1]; string(kept.Value) != "much too long" || kept.Oversize {
+	if kept := request.Command.Operations[1]; string(kept.Value) != "much too long" ||
+		kept.Oversize {
 		t.Errorf("the request has %+v", kept)
 	}
 	if want := 1000 - int64(len(request.ResponseTopic)+16+replyFields); got.MaxReply != want {
 		t.Errorf("the reply may have %d bytes, want %d", got.MaxReply, want)
 	}
 	f.Applied(&fsm.EntryOutcome{Index: 3, Commands: s.proposed, Results: []fsm.Result{{
-		Code: fsm.CodeReplies, Replies: []fsm.Result{{Code: fsm.CodeOK}, {Code: fsm.CodeDeleted}, {Code: fsm.CodeValue, Value: "v"}, {Code: fsm.CodeNull}, {Code: fsm.CodeMissing}},
+		Code: fsm.CodeReplies, Replies: []fsm.Result{
+			{Code: fsm.CodeOK},
+			{Code: fsm.CodeDeleted},
+			{Code: fsm.CodeValue, Value: "v"},
+			{Code: fsm.CodeNull},
+			{Code: fsm.CodeMissing},
+		},
 	}}}, s.tags)
-	if len(o.outputs) != 1 || string(o.outputs[0].Encode(time.Now()).Payload) != "*5\r\n+OK\r\n:1\r\n$1\r\nv\r\n$-1\r\n:0\r\n" {
+	if len(o.outputs) != 1 || string(
+		o.outputs[0].Encode(time.Now()).Payload) != "*5\r\n+OK\r\n:1\r\n$1\r\nv\r\n$-1\r\n:0\r\n" {
 		t.Errorf("%d replies", len(o.outputs))
 	}
 }
 
-// replyFields is not smaller than the longest packet of a reply without its payload, its topic and the Correlation Data.
+// replyFields is not smaller than the longest packet of a reply without its payload, its topic and
+// the Correlation Data.
 func TestReplyFieldsCoverTheFieldsOfAReply(t *testing.T) {
 	m := fsm.New()
 	entry := func(number uint64, command fsm.Command) *fsm.EntryOutcome {
-		outcome, err := m.Apply(number+1, 1, fsm.AppendEntry(nil, &fsm.Entry{Term: min(number, 1), Number: number, Wall: 1 << 62, Commands: []fsm.Command{command}}))
+		outcome, err := m.Apply(number+1, 1,
+			fsm.AppendEntry(nil, &fsm.Entry{
+				Term: min(number, 1), Number: number, Wall: 1 << 62,
+				Commands: []fsm.Command{command},
+			}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return outcome
 	}
 	entry(0, fsm.Command{Kind: fsm.KindLeaderStart})
-	outcome := entry(1, fsm.Command{Kind: fsm.KindTxn, Operations: []fsm.Command{{Kind: fsm.KindSet, Key: []byte("k")}}})
-	r := wire.Request{ResponseTopic: "t", Correlation: []byte("c"), Deadline: time.Now().Add(time.Hour)}
+	outcome := entry(1, fsm.Command{
+		Kind:       fsm.KindTxn,
+		Operations: []fsm.Command{{Kind: fsm.KindSet, Key: []byte("k")}},
+	})
+	r := wire.Request{
+		ResponseTopic: "t", Correlation: []byte("c"),
+		Deadline: time.Now().Add(time.Hour),
+	}
 	encoded := mqttconn.AppendPublish(nil, wire.EncodeReply(&r, &outcome.Results[0], time.Now()))
 	if fields := len(encoded) - len("*1\r\n+OK\r\n") - 2; fields > replyFields-10 {
 		t.Errorf("%d bytes of a reply are neither payload, topic nor Correlation Data", fields)
 	}
 }
 
-// The delivery watermark passes an entry when the broker has the outputs of that entry and of all entries before it, and not earlier.
+// The delivery watermark passes an entry when the broker has the outputs of that entry and of all
+// entries before it, and not earlier.
 func TestWatermarkCoversWhatTheBrokerHas(t *testing.T) {
 	f, s := newNode(t)
 	o := serve(f)
-	for i, correlation := range []string{"0123456789abcde0", "0123456789abcde1", "0123456789abcde2"} {
+	for i, correlation := range []string{
+		"0123456789abcde0", "0123456789abcde1",
+		"0123456789abcde2",
+	} {
 		arrive(f, del, correlation, "__srcId", correlation)
 		f.Applied(s.outcome(uint64(10+i), fsm.CodeDeleted), s.tags[i:])
 	}
@@ -302,9 +345,17 @@ func TestBytesUnderWayAreThoseThatAreKept(t *testing.T) {
 		if i >= 10 {
 			ctx = ended
 		}
-		f.receiver.decodeAndAdmit(ctx, mqttconn.Message{Size: 100_000, Publish: &mqttconn.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(get), Properties: &mqttconn.Properties{
-			ResponseTopic: fmt.Sprintf("clients/c%d/r", i), CorrelationData: fmt.Appendf(nil, "%016d", i),
-		}}}, now(), func() {})
+		f.receiver.decodeAndAdmit(ctx,
+			mqttconn.Message{
+				Size: 100_000,
+				Publish: &mqttconn.Publish{
+					QoS: 1, Topic: topics.Invoke, Payload: []byte(get),
+					Properties: &mqttconn.Properties{
+						ResponseTopic:   fmt.Sprintf("clients/c%d/r", i),
+						CorrelationData: fmt.Appendf(nil, "%016d", i),
+					},
+				},
+			}, now(), func() {})
 	}
 	if len(s.reads) != 10 || f.leader.load.bytes < 1_000_000 {
 		t.Errorf("%d read, of %d bytes", len(s.reads), f.leader.load.bytes)

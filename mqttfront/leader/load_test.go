@@ -9,11 +9,15 @@ import (
 	"holdfast/fsm"
 )
 
-// A client beyond its share is refused through the log; others are not, and the share is free again when the client has its replies.
+// A client beyond its share is refused through the log; others are not, and the share is free again
+// when the client has its replies.
 func TestClientBeyondItsShareIsRefused(t *testing.T) {
 	f, s := newNode(t, func(c *Config) { c.RequestsPerClient = 2 })
 	o := serve(f)
-	request := func(n int, client string) { arrive(f, del, fmt.Sprintf("%016d", n), "__srcId", client) }
+	request := func(n int, client string) {
+		arrive(f, del, fmt.Sprintf("%016d", n), "__srcId",
+			client)
+	}
 	for n := range 3 {
 		request(n, "greedy")
 	}
@@ -24,10 +28,16 @@ func TestClientBeyondItsShareIsRefused(t *testing.T) {
 		}
 		return kinds
 	}
-	if got := fmt.Sprint(kinds()); got != fmt.Sprint([]fsm.Kind{fsm.KindDel, fsm.KindDel, fsm.KindReject, fsm.KindDel}) {
+	if got := fmt.Sprint(kinds()); got != fmt.Sprint([]fsm.Kind{
+		fsm.KindDel, fsm.KindDel,
+		fsm.KindReject, fsm.KindDel,
+	}) {
 		t.Fatalf("proposed %s", got)
 	}
-	outcome := &fsm.EntryOutcome{Index: 1, Commands: s.proposed, Results: make([]fsm.Result, len(s.proposed))}
+	outcome := &fsm.EntryOutcome{
+		Index: 1, Commands: s.proposed,
+		Results: make([]fsm.Result, len(s.proposed)),
+	}
 	f.Applied(outcome, s.tags)
 	o.deliver()
 	if f.Busy() != 0 {
@@ -71,8 +81,9 @@ func TestTransactionsCountByTheirOperations(t *testing.T) {
 	}
 }
 
-// SCANs have limits of their own, for each client and in all, because each takes milliseconds. SCANs beyond them are refused as overload. Other requests
-// are not. A second pair of limits holds for pages that the broker does not have yet.
+// SCANs have limits of their own, for each client and in all, because each takes milliseconds.
+// SCANs beyond them are refused as overload. Other requests are not. A second pair of limits holds
+// for pages that the broker does not have yet.
 func TestScansHaveAShareOfTheirOwn(t *testing.T) {
 	const scan = "*2\r\n$4\r\nSCAN\r\n$1\r\n*\r\n"
 	f, s := newNode(t)
@@ -83,7 +94,8 @@ func TestScansHaveAShareOfTheirOwn(t *testing.T) {
 		}
 	}
 	send("greedy", maxScansPerClient+100)
-	if len(s.reads) != maxScansPerClient || len(o.outputs) != 100 || o.outputs[0].Result.Error != fsm.ErrorOverloaded {
+	if len(s.reads) != maxScansPerClient || len(o.outputs) != 100 ||
+		o.outputs[0].Result.Error != fsm.ErrorOverloaded {
 		t.Fatalf("%d read, %d answered", len(s.reads), len(o.outputs))
 	}
 	for client := range maxScans / maxScansPerClient {
@@ -117,7 +129,8 @@ func TestScansHaveAShareOfTheirOwn(t *testing.T) {
 		answer()
 	}
 	if got := refused(); len(o.outputs) != 2*maxPagesPerClient || got != maxPagesPerClient {
-		t.Errorf("while the broker takes no page, %d of %d SCANs of a client are refused", got, len(o.outputs))
+		t.Errorf("while the broker takes no page, %d of %d SCANs of a client are refused", got,
+			len(o.outputs))
 	}
 	for client := range 2 * maxPages {
 		send(fmt.Sprint("other", client), 1)
@@ -127,8 +140,10 @@ func TestScansHaveAShareOfTheirOwn(t *testing.T) {
 		t.Errorf("while the broker takes no page, %d pages are under way", pages)
 	}
 	o.deliver()
-	if send("sequential", maxScansPerClient); len(s.reads) != maxScansPerClient || len(o.outputs) != 0 {
-		t.Errorf("when the broker has taken all pages, %d SCANs are read, %d refused", len(s.reads), len(o.outputs))
+	if send("sequential", maxScansPerClient); len(s.reads) != maxScansPerClient ||
+		len(o.outputs) != 0 {
+		t.Errorf("when the broker has taken all pages, %d SCANs are read, %d refused", len(s.reads),
+			len(o.outputs))
 	}
 }
 
@@ -144,20 +159,26 @@ func TestEndedScansLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// † A change of a long key counts for more where many patterns are watched: one client cannot keep all members busy with
-// patterns.
+// † A change of a long key counts for more where many patterns are watched: one client cannot keep
+// all members busy with patterns.
 func TestChangesCountByThePatternsTheyMeet(t *testing.T) {
 	f, s := newNode(t, func(c *Config) { c.RequestsPerClient = 4096 })
 	const patterns = 1000
 	var commands []fsm.Command
 	for client := range 10 {
 		for i := range patterns / 10 {
-			watch := fsm.Command{Kind: fsm.KindKeyNotify, Key: fmt.Appendf(nil, "*%d", i), Pattern: true, Principal: principal(fmt.Sprint(client))}
+			watch := fsm.Command{
+				Kind: fsm.KindKeyNotify, Key: fmt.Appendf(nil, "*%d", i),
+				Pattern: true, Principal: principal(fmt.Sprint(client)),
+			}
 			commands = append(commands, watch)
 		}
 	}
 	for index, data := range [][]byte{
-		fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: 1, Version: fsm.Version}}}),
+		fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{
+			Kind:  fsm.KindLeaderStart,
+			Nonce: 1, Version: fsm.Version,
+		}}}),
 		fsm.AppendEntry(nil, &fsm.Entry{Term: 1, Number: 1, Commands: commands}),
 	} {
 		if _, err := s.machine.Apply(uint64(index+1), 1, data); err != nil {
@@ -169,7 +190,8 @@ func TestChangesCountByThePatternsTheyMeet(t *testing.T) {
 	long := strings.Repeat("k", 4000)
 	weight := 1 + 4000*patterns/stepsPerOperation
 	for n := range 4096/weight + 2 {
-		arrive(f, fmt.Sprintf("*2\r\n$3\r\nDEL\r\n$4000\r\n%s\r\n", long), fmt.Sprintf("%016d", n), "__srcId", "greedy")
+		arrive(f, fmt.Sprintf("*2\r\n$3\r\nDEL\r\n$4000\r\n%s\r\n", long), fmt.Sprintf("%016d", n),
+			"__srcId", "greedy")
 	}
 	refused := 0
 	for i := range s.proposed {
@@ -178,9 +200,11 @@ func TestChangesCountByThePatternsTheyMeet(t *testing.T) {
 		}
 	}
 	if want := 2; refused != want {
-		t.Errorf("%d of %d requests are refused, want %d; each counts as %d operations", refused, len(s.proposed), want, weight)
+		t.Errorf("%d of %d requests are refused, want %d; each counts as %d operations", refused,
+			len(s.proposed), want, weight)
 	}
-	if arrive(f, del, "0123456789abcdef", "__srcId", "modest"); s.proposed[len(s.proposed)-1].Kind != fsm.KindDel {
+	if arrive(f, del, "0123456789abcdef", "__srcId",
+		"modest"); s.proposed[len(s.proposed)-1].Kind != fsm.KindDel {
 		t.Error("another client is refused")
 	}
 }

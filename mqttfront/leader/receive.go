@@ -10,9 +10,11 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// Admission takes what a Receiver has decoded. It is implemented by a Dispatcher, and is safe for concurrent use.
+// Admission takes what a Receiver has decoded. It is implemented by a Dispatcher, and is safe for
+// concurrent use.
 type Admission interface {
-	// Admit waits for room and takes up a request. If the node stops or the context ends, it leaves the request unacknowledged.
+	// Admit waits for room and takes up a request. If the node stops or the context ends, it leaves
+	// the request unacknowledged.
 	Admit(ctx context.Context, r *Request)
 	// CountIgnored counts a message that is no request, by the reason.
 	CountIgnored(reason string)
@@ -20,7 +22,8 @@ type Admission interface {
 	Blocked() bool
 	// Flush is called after the last request of a batch.
 	Flush()
-	// CoalescingDelay returns for how long messages from the broker may gather before they are read.
+	// CoalescingDelay returns for how long messages from the broker may gather before they are
+	// read.
 	CoalescingDelay() time.Duration
 }
 
@@ -31,24 +34,36 @@ type Receiver struct {
 	decoder   wire.Decoder
 	drain     <-chan struct{}     // closed when nothing more is taken up
 	kick      func(*wire.Request) // disconnects the publisher of a request
-	// isQuestion reports whether a message is no request of a client, but this cluster's question whether another store is at the broker.
+	// isQuestion reports whether a message is no request of a client, but this cluster's question
+	// whether another store is at the broker.
 	isQuestion func(mqttconn.Message) bool
 }
 
-// NewReceiver returns a receiver that takes up requests until drain is closed. It calls kick for requests whose response
-// topic is invalid. It leaves the messages for which isQuestion returns true.
-func NewReceiver(admission Admission, driver broker.Driver, decoder wire.Decoder, drain <-chan struct{}, kick func(*wire.Request), isQuestion func(mqttconn.Message) bool) *Receiver {
-	return &Receiver{admission: admission, driver: driver, decoder: decoder, drain: drain, kick: kick, isQuestion: isQuestion}
+// NewReceiver returns a receiver that takes up requests until drain is closed. It calls kick for
+// requests whose response topic is invalid. It leaves the messages for which isQuestion returns
+// true.
+func NewReceiver(admission Admission, driver broker.Driver, decoder wire.Decoder,
+	drain <-chan struct{}, kick func(*wire.Request),
+	isQuestion func(mqttconn.Message) bool,
+) *Receiver {
+	return &Receiver{
+		admission: admission, driver: driver, decoder: decoder, drain: drain,
+		kick: kick, isQuestion: isQuestion,
+	}
 }
 
 // Receive implements session.Handler.
-func (c *Receiver) Receive(ctx context.Context, message mqttconn.Message, arrival session.Arrival, done func()) {
+func (c *Receiver) Receive(ctx context.Context, message mqttconn.Message, arrival session.Arrival,
+	done func(),
+) {
 	if c.isQuestion(message) {
 		done()
 		return
 	}
 	select {
-	case <-c.drain: // it is left in the socket, as all that follows: what the next leader is given is not delivered here before
+	case <-c.drain:
+		// it is left in the socket, as all that follows: what the next leader is given is not
+		// delivered here before
 		c.admission.Flush()
 		<-ctx.Done()
 	default:
@@ -73,8 +88,13 @@ func (c *Receiver) Blocked() bool {
 func (c *Receiver) CoalescingDelay() time.Duration { return c.admission.CoalescingDelay() }
 
 // decodeAndAdmit decodes what was received, and takes it in.
-func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrival session.Arrival, done func()) {
-	r := &Request{Arrived: arrival.At, ReceivedAfter: arrival.ReceivedAfter, SentAfter: arrival.SentAfter, Redelivered: message.Redelivered}
+func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message,
+	arrival session.Arrival, done func(),
+) {
+	r := &Request{
+		Arrived: arrival.At, ReceivedAfter: arrival.ReceivedAfter,
+		SentAfter: arrival.SentAfter, Redelivered: message.Redelivered,
+	}
 	origin := c.driver.Origin(message.Publish)
 	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrival.At, origin.QoS, &r.Request)
 	if reason != "" {
@@ -88,7 +108,8 @@ func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message,
 		c.kick(&r.Request)
 	default:
 		r.Done, r.Expires, r.Command.BrokerTime = done, arrival.At.Add(ttl), origin.Time
-		r.Size = max(r.Size, wire.RequestOverhead+message.Size) // the request keeps all of the packet that it points into
+		// the request keeps all of the packet that it points into
+		r.Size = max(r.Size, wire.RequestOverhead+message.Size)
 		c.admission.Admit(ctx, r)
 	}
 }

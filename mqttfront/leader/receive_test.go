@@ -24,8 +24,9 @@ func (a *admission) Flush()                              {}
 func (a *admission) Blocked() bool                       { return false }
 func (a *admission) CountIgnored(reason string)          { a.ignored[reason]++ }
 
-// What is no request is acknowledged and counted. Its publisher is disconnected only for an invalid response topic. A request is
-// admitted, and not acknowledged by the receiver. After the drain has begun nothing is acknowledged: the broker keeps it for the next connection.
+// What is no request is acknowledged and counted. Its publisher is disconnected only for an invalid
+// response topic. A request is admitted, and not acknowledged by the receiver. After the drain has
+// begun nothing is acknowledged: the broker keeps it for the next connection.
 func TestOnlyRequestsAreAdmitted(t *testing.T) {
 	request := message(get, "1", nil)
 	retained := message(get, "1", nil)
@@ -38,9 +39,15 @@ func TestOnlyRequestsAreAdmitted(t *testing.T) {
 		admitted, acknowledged, kicked bool
 		ignored                        map[string]int
 	}{
-		"a request":                                {message: request, admitted: true},
-		"a retained message":                       {message: retained, acknowledged: true, ignored: map[string]int{wire.ReasonRetained: 1}},
-		"an invalid response topic":                {message: badTopic, acknowledged: true, kicked: true, ignored: map[string]int{wire.ReasonBadResponseTopic: 1}},
+		"a request": {message: request, admitted: true},
+		"a retained message": {
+			message: retained, acknowledged: true,
+			ignored: map[string]int{wire.ReasonRetained: 1},
+		},
+		"an invalid response topic": {
+			message: badTopic, acknowledged: true,
+			kicked: true, ignored: map[string]int{wire.ReasonBadResponseTopic: 1},
+		},
 		"a request while the node drains":          {message: request, draining: true},
 		"a retained message while the node drains": {message: retained, draining: true},
 	} {
@@ -55,16 +62,20 @@ func TestOnlyRequestsAreAdmitted(t *testing.T) {
 			a := &admission{ignored: make(map[string]int)}
 			kicked, acknowledged := false, false
 			decoder := wire.Decoder{DefaultExpiry: time.Minute, MaxExpiry: time.Hour}
-			c := NewReceiver(a, broker.NoDriver{}, decoder, drain, func(*wire.Request) { kicked = true }, noQuestion)
+			c := NewReceiver(a, broker.NoDriver{}, decoder, drain,
+				func(*wire.Request) { kicked = true }, noQuestion)
 			c.Receive(ctx, test.message, now(), func() { acknowledged = true })
-			if (len(a.admitted) == 1) != test.admitted || acknowledged != test.acknowledged || kicked != test.kicked || !maps.Equal(a.ignored, test.ignored) {
-				t.Errorf("%d admitted, acknowledged %v, kicked %v, ignored %v", len(a.admitted), acknowledged, kicked, a.ignored)
+			if (len(a.admitted) == 1) != test.admitted || acknowledged != test.acknowledged ||
+				kicked != test.kicked || !maps.Equal(a.ignored, test.ignored) {
+				t.Errorf("%d admitted, acknowledged %v, kicked %v, ignored %v", len(a.admitted),
+					acknowledged, kicked, a.ignored)
 			}
 		})
 	}
 }
 
-// † A node that drains reads no further: what it reads and does not answer would come to the next leader as a redelivery.
+// † A node that drains reads no further: what it reads and does not answer would come to the next
+// leader as a redelivery.
 func TestDrainingNodeReadsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		drain := make(chan struct{})

@@ -9,7 +9,8 @@ import (
 	"holdfast/internal/mqttconn"
 )
 
-// A redelivered write without an identity cannot be recognised, so it is not executed: an earlier leader may have executed it.
+// A redelivered write without an identity cannot be recognised, so it is not executed: an earlier
+// leader may have executed it.
 func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	f, s := newNode(t)
 	serve(f)
@@ -20,7 +21,10 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 		return m
 	}
 	acknowledged := 0
-	for _, m := range []mqttconn.Message{delivered("short", false), delivered("short", true), delivered("0123456789abcdef", true)} {
+	for _, m := range []mqttconn.Message{
+		delivered("short", false), delivered("short", true),
+		delivered("0123456789abcdef", true),
+	} {
 		f.receiver.decodeAndAdmit(t.Context(), m, now(), func() { acknowledged++ })
 	}
 	if acknowledged != 1 || len(s.proposed) != 2 {
@@ -28,9 +32,11 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	}
 }
 
-// † A write that the broker may have received long ago is not executed: the dedup table may have forgotten its outcome. Up to
-// MaxUnexpiredAge a message expiry shows that it is younger. One second left shows nothing: EMQX delivers an expired message
-// with one second left. Nor does what was left when the broker sent it, to a node that was stopped before it read. The DUP flag shows nothing either: a broker that was killed brings back what was acknowledged.
+// † A write that the broker may have received long ago is not executed: the dedup table may have
+// forgotten its outcome. Up to MaxUnexpiredAge a message expiry shows that it is younger. One
+// second left shows nothing: EMQX delivers an expired message with one second left. Nor does what
+// was left when the broker sent it, to a node that was stopped before it read. The DUP flag shows
+// nothing either: a broker that was killed brings back what was acknowledged.
 func TestWriteThatMayBeForgottenIsNotExecuted(t *testing.T) {
 	for name, test := range map[string]struct {
 		age      time.Duration
@@ -38,14 +44,23 @@ func TestWriteThatMayBeForgottenIsNotExecuted(t *testing.T) {
 		waited   time.Duration // since the broker may have sent it
 		executed bool
 	}{
-		"young":                                {age: 59 * time.Second, executed: true},
-		"young, one second left":               {age: 59 * time.Second, left: 1, executed: true},
-		"old":                                  {age: 61 * time.Second},
-		"old, one second left":                 {age: 61 * time.Second, left: 1},
-		"old, two seconds left":                {age: 61 * time.Second, left: 2, executed: true},
-		"old, waited longer in the socket":     {age: 61 * time.Second, left: 10, waited: 10 * time.Second},
-		"old, waited in the socket":            {age: 61 * time.Second, left: 10, waited: 8 * time.Second, executed: true},
-		"within MaxUnexpiredAge, an hour left": {age: 719 * time.Second, left: 3600, executed: true},
+		"young":                  {age: 59 * time.Second, executed: true},
+		"young, one second left": {age: 59 * time.Second, left: 1, executed: true},
+		"old":                    {age: 61 * time.Second},
+		"old, one second left":   {age: 61 * time.Second, left: 1},
+		"old, two seconds left":  {age: 61 * time.Second, left: 2, executed: true},
+		"old, waited longer in the socket": {
+			age: 61 * time.Second, left: 10,
+			waited: 10 * time.Second,
+		},
+		"old, waited in the socket": {
+			age: 61 * time.Second, left: 10,
+			waited: 8 * time.Second, executed: true,
+		},
+		"within MaxUnexpiredAge, an hour left": {
+			age: 719 * time.Second, left: 3600,
+			executed: true,
+		},
 		"beyond MaxUnexpiredAge, an hour left": {age: 721 * time.Second, left: 3600},
 	} {
 		for _, again := range []bool{false, true} {
@@ -58,7 +73,8 @@ func TestWriteThatMayBeForgottenIsNotExecuted(t *testing.T) {
 					m.Properties.MessageExpiry = &test.left
 				}
 				arrival := now()
-				arrival.ReceivedAfter, arrival.SentAfter = arrival.At.Add(-test.age), arrival.At.Add(-test.waited)
+				arrival.ReceivedAfter, arrival.SentAfter = arrival.At.Add(-test.age),
+					arrival.At.Add(-test.waited)
 				f.receiver.decodeAndAdmit(t.Context(), m, arrival, func() {})
 				want := fsm.KindReject
 				if test.executed {
@@ -70,7 +86,9 @@ func TestWriteThatMayBeForgottenIsNotExecuted(t *testing.T) {
 				if test.executed {
 					return
 				}
-				if rejected := s.proposed[0].Rejected; len(rejected) != 1 || rejected[0].ID != s.tags[0].(*Request).Command.ID || !rejected[0].Silent { // an earlier leader may have executed it
+				if rejected := s.proposed[0].Rejected; len(rejected) != 1 ||
+					rejected[0].ID != s.tags[0].(*Request).Command.ID || !rejected[0].Silent {
+					// an earlier leader may have executed it
 					t.Errorf("%+v is rejected", rejected)
 				}
 			})
@@ -88,7 +106,10 @@ func TestOldWriteGetsItsOutcome(t *testing.T) {
 		t.Run(fmt.Sprintf("repeat %v", repeat), func(t *testing.T) {
 			f.receiver.decodeAndAdmit(t.Context(), m, arrival, func() {})
 			last := len(s.proposed) - 1
-			f.Applied(&fsm.EntryOutcome{Index: uint64(5 + i), Commands: s.proposed[last:], Results: []fsm.Result{{Code: fsm.CodeDeleted, Repeat: repeat}}}, s.tags[last:])
+			f.Applied(&fsm.EntryOutcome{
+				Index: uint64(5 + i), Commands: s.proposed[last:],
+				Results: []fsm.Result{{Code: fsm.CodeDeleted, Repeat: repeat}},
+			}, s.tags[last:])
 			if answered := f.sent() == 1; answered != repeat {
 				t.Errorf("the log has an outcome from before: %v; answered: %v", repeat, answered)
 			}
@@ -96,22 +117,28 @@ func TestOldWriteGetsItsOutcome(t *testing.T) {
 	}
 }
 
-// † A write that expired while it waited for room is refused in the log, before its client's later requests. So no
-// redelivery of it is executed behind them.
+// † A write that expired while it waited for room is refused in the log, before its client's later
+// requests. So no redelivery of it is executed behind them.
 func TestExpiredIsRefusedInTheLog(t *testing.T) {
 	f, s := newNode(t)
 	serve(f)
 	lasts := uint32(5)
-	f.receiver.decodeAndAdmit(t.Context(), message(del, "0123456789abcdef", &lasts), read(6*time.Second), func() {})
-	f.receiver.decodeAndAdmit(t.Context(), message(get, "0123456789abcdef", &lasts), read(6*time.Second), func() {})
+	f.receiver.decodeAndAdmit(t.Context(), message(del, "0123456789abcdef", &lasts),
+		read(6*time.Second), func() {})
+	f.receiver.decodeAndAdmit(t.Context(), message(get, "0123456789abcdef", &lasts),
+		read(6*time.Second), func() {})
 	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject {
 		t.Fatalf("%+v is proposed", s.proposed)
 	}
 	commit(t, s, fsm.Entry{Commands: s.proposed})
-	if result, _, known := s.machine.Remembered(s.proposed[0].Rejected[0].ID); !known || result.Error != fsm.ErrorOverloaded {
+	if result, _, known := s.machine.Remembered(s.proposed[0].Rejected[0].ID); !known ||
+		result.Error != fsm.ErrorOverloaded {
 		t.Errorf("outcome %+v", result)
 	}
-	f.Applied(&fsm.EntryOutcome{Index: 3, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags)
+	f.Applied(&fsm.EntryOutcome{
+		Index: 3, Commands: s.proposed,
+		Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}},
+	}, s.tags)
 	if f.sent() != 0 || f.Busy() != 0 {
 		t.Errorf("%d answered, %d busy", f.sent(), f.Busy())
 	}

@@ -10,8 +10,8 @@ import (
 type Request struct {
 	wire.Request
 	Arrived time.Time // when it was taken from the connection
-	// ReceivedAfter is a moment after which the broker received it, and SentAfter one after which the broker sent it. They
-	// may be long before.
+	// ReceivedAfter is a moment after which the broker received it, and SentAfter one after which
+	// the broker sent it. They may be long before.
 	ReceivedAfter, SentAfter time.Time
 
 	Expires     time.Time // when it expires, unless its message expires earlier
@@ -26,7 +26,8 @@ type Request struct {
 	proposed bool      // counts in Leader.proposals
 	weight   int       // as how many operations it counts in its client's share
 	scan     scanStage
-	// queued is when the reply was queued. earlier and later are its neighbours in Leader.delivering.
+	// queued is when the reply was queued. earlier and later are its neighbours in
+	// Leader.delivering.
 	queued         time.Time
 	earlier, later *Request
 }
@@ -85,18 +86,20 @@ func (r *Request) expired(now time.Time) bool {
 	return !now.Before(r.Expires) || !r.Deadline.IsZero() && !now.Before(r.Deadline)
 }
 
-// isInvalid reports whether the message alone decides that the answer is an error. The answer needs no log.
+// isInvalid reports whether the message alone decides that the answer is an error. The answer needs
+// no log.
 func (r *Request) isInvalid() bool { return r.UnsupportedVersion != "" || r.Command.Kind == 0 }
 
-// isWrite reports whether the request is a valid write: executing it needs an entry in the log. A read may get an entry all
-// the same, to keep its place behind a write.
+// isWrite reports whether the request is a valid write: executing it needs an entry in the log. A
+// read may get an entry all the same, to keep its place behind a write.
 func (r *Request) isWrite() bool { return !r.Read && !r.isInvalid() }
 
-// isRemembered reports whether the dedup table keeps the outcome of the request, also if that is a refusal.
+// isRemembered reports whether the dedup table keeps the outcome of the request, also if that is a
+// refusal.
 func (r *Request) isRemembered() bool { return r.isWrite() && !r.Command.ID.IsZero() }
 
-// clientKey returns by which key the requests and replies of its client are kept in order and counted: the client id, else
-// the response topic.
+// clientKey returns by which key the requests and replies of its client are kept in order and
+// counted: the client id, else the response topic.
 func (r *Request) clientKey() string {
 	if id := r.Command.Principal.ClientID; id != "" {
 		return id
@@ -104,15 +107,18 @@ func (r *Request) clientKey() string {
 	return r.ResponseTopic
 }
 
-// leftWhenExpired is what brokers leave of the message expiry of a message that has expired in their queue.
+// leftWhenExpired is what brokers leave of the message expiry of a message that has expired in
+// their queue.
 const leftWhenExpired = time.Second
 
-// mayBeForgotten reports whether the dedup table may have forgotten an outcome of a write with an identity, because the broker
-// may have received the write so long ago. Such a write is answered if its outcome is known, and is not executed otherwise.
-// A message expiry that is not over shows that the write is younger than its own lifetime, up to Config.MaxUnexpiredAge. What
-// was left of it when the broker sent the write may be over: this node may have been stopped before it read.
+// mayBeForgotten reports whether the dedup table may have forgotten an outcome of a write with an
+// identity, because the broker may have received the write so long ago. Such a write is answered if
+// its outcome is known, and is not executed otherwise. A message expiry that is not over shows that
+// the write is younger than its own lifetime, up to Config.MaxUnexpiredAge. What was left of it
+// when the broker sent the write may be over: this node may have been stopped before it read.
 func (r *Request) mayBeForgotten(config *Config) bool {
 	age, waited := r.Arrived.Sub(r.ReceivedAfter), r.Arrived.Sub(r.SentAfter)
 	left := r.Deadline.Sub(r.Arrived) - waited
-	return r.isRemembered() && age > config.MaxAge && (age > config.MaxUnexpiredAge || left <= leftWhenExpired)
+	return r.isRemembered() && age > config.MaxAge &&
+		(age > config.MaxUnexpiredAge || left <= leftWhenExpired)
 }

@@ -61,7 +61,8 @@ func (l *Leader) watchOver(ctx context.Context) {
 // testSomeWatches tests the next clients of a pass, if there are nearly as many watches as may be.
 // It also tells load what the watched patterns weigh.
 func (l *Leader) testSomeWatches(now time.Time) {
-	l.store.View(func(m *fsm.Machine) { // within, so that nothing is applied before the notifications are queued
+	l.store.View(func(m *fsm.Machine) {
+		// within, so that nothing is applied before the notifications are queued
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.load.patterns = m.PatternWeight()
@@ -112,7 +113,8 @@ func (l *Leader) sendTestLocked(event *fsm.Event, watch *fsm.WatchInfo) {
 	l.tests.open++
 	l.metrics.WatchesTested.Inc()
 	l.sendLocked(watch.ClientID, &outbox.Output{
-		Event: event, Receiver: &event.Receivers[0], Test: watch, Queued: time.Now(), TTL: min(watchTestTTL, l.known.expiry),
+		Event: event, Receiver: &event.Receivers[0], Test: watch, Queued: time.Now(),
+		TTL: min(watchTestTTL, l.known.expiry),
 	})
 	l.passUnsentLocked() // it may have displaced others
 }

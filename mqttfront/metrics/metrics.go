@@ -14,16 +14,17 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// Metrics are the metrics of one node, by the names and with the meanings that New gives them. The labels never come from a client's input.
-// All of it is safe for concurrent use.
+// Metrics are the metrics of one node, by the names and with the meanings that New gives them. The
+// labels never come from a client's input. All of it is safe for concurrent use.
 type Metrics struct {
 	Session *session.Metrics
 	Mirror  *mirror.Metrics
 	Publish *outbox.Metrics
 
-	requests    *prometheus.CounterVec                                 // command, outcome
-	answered    [commands][outcomes]atomic.Pointer[prometheus.Counter] // cache of the counters of requests, because a lookup by labels is slow
-	Ignored     *prometheus.CounterVec                                 // reason
+	requests *prometheus.CounterVec // command, outcome
+	// cache of the counters of requests, because a lookup by labels is slow
+	answered    [commands][outcomes]atomic.Pointer[prometheus.Counter]
+	Ignored     *prometheus.CounterVec // reason
 	stages      [stageCount]prometheus.Observer
 	UnderWay    prometheus.Gauge
 	Dropped     *prometheus.CounterVec // reason
@@ -42,27 +43,49 @@ func New(registry prometheus.Registerer) *Metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "holdfast_request_seconds", Help: "Time of requests by stage: queue (until taken up), commit (until the outcome is known), publish (until the broker has the reply).",
+		Name:    "holdfast_request_seconds",
+		Help:    "Time of requests by stage: queue (until taken up), commit (until the outcome is known), publish (until the broker has the reply).",
 		Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
 	}, []string{"stage"})
 	m := &Metrics{
-		Publish:    outbox.NewMetrics(registry),
-		Mirror:     mirror.NewMetrics(registry),
-		requests:   vector("holdfast_requests_total", "Requests answered by this node.", "command", "outcome"),
-		Ignored:    vector("holdfast_requests_ignored_total", "Messages on the invoke topic that are no requests, or too late.", "reason"),
-		otherStore: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_other_store", Help: "1 while another store answers requests at the same broker, else 0."}),
-		UnderWay:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_requests_under_way", Help: "Requests that this node executes or answers now."}),
-		Dropped:    vector("holdfast_requests_dropped_total", "Requests that got no reply: too old to know whether they were executed before (outcome_unknown), with a reply that the broker did not acknowledge within a minute (stuck), or shed without an identity by which the refusal could be remembered (overloaded), or impossible to encode for the log (invalid).", "reason"),
-		Refused:    vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), their client has too many under way (client_share), too many SCANs are (scans), or there is no room to remember the outcome (outcomes).", "reason"),
-		Subscribed: vector("holdfast_notification_subscriptions_total", "Attempts to subscribe a watching client to its notifications by the driver: made, present (it has a subscription), failed, unsupported (by the driver's settings), or dropped (the queue was full).", "result"),
-		Kicked:     vector("holdfast_clients_kicked_total", "Clients that were to be disconnected: for an invalid response topic, or because the broker ends publishing connections on replies to them.", "result"),
+		Publish: outbox.NewMetrics(registry),
+		Mirror:  mirror.NewMetrics(registry),
+		requests: vector("holdfast_requests_total", "Requests answered by this node.", "command",
+			"outcome"),
+		Ignored: vector("holdfast_requests_ignored_total",
+			"Messages on the invoke topic that are no requests, or too late.", "reason"),
+		otherStore: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_other_store",
+			Help: "1 while another store answers requests at the same broker, else 0.",
+		}),
+		UnderWay: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_requests_under_way",
+			Help: "Requests that this node executes or answers now.",
+		}),
+		Dropped: vector("holdfast_requests_dropped_total",
+			"Requests that got no reply: too old to know whether they were executed before (outcome_unknown), with a reply that the broker did not acknowledge within a minute (stuck), or shed without an identity by which the refusal could be remembered (overloaded), or impossible to encode for the log (invalid).", "reason"),
+		Refused: vector("holdfast_requests_refused_total",
+			"Requests answered that the service is overloaded: they waited too long (age), their client has too many under way (client_share), too many SCANs are (scans), or there is no room to remember the outcome (outcomes).", "reason"),
+		Subscribed: vector("holdfast_notification_subscriptions_total",
+			"Attempts to subscribe a watching client to its notifications by the driver: made, present (it has a subscription), failed, unsupported (by the driver's settings), or dropped (the queue was full).", "result"),
+		Kicked: vector("holdfast_clients_kicked_total",
+			"Clients that were to be disconnected: for an invalid response topic, or because the broker ends publishing connections on replies to them.", "result"),
 	}
-	m.WatchesTested = prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_watches_tested_total", Help: "Notifications that were repeated, because the watches are nearly as many as may be, to find out whether their clients are still there."})
+	m.WatchesTested = prometheus.NewCounter(
+		prometheus.CounterOpts{
+			Name: "holdfast_watches_tested_total",
+			Help: "Notifications that were repeated, because the watches are nearly as many as may be, to find out whether their clients are still there.",
+		})
 	m.Session = session.NewMetrics(registry)
-	m.Disconnects = vector("holdfast_client_disconnects_total", "Client disconnects that the broker reported: logged, no_watches (there was no watch to end), or dropped (by a node that does not lead: its queue was full).", "result")
-	registry.MustRegister(m.otherStore, m.Disconnects, m.Refused, m.Subscribed, m.requests, m.Ignored, seconds, m.UnderWay, m.Dropped,
+	m.Disconnects = vector("holdfast_client_disconnects_total",
+		"Client disconnects that the broker reported: logged, no_watches (there was no watch to end), or dropped (by a node that does not lead: its queue was full).", "result")
+	registry.MustRegister(m.otherStore, m.Disconnects, m.Refused, m.Subscribed, m.requests,
+		m.Ignored, seconds, m.UnderWay, m.Dropped,
 		m.Kicked, m.WatchesTested)
-	for stage, name := range [stageCount]string{StageQueue: "queue", StageCommit: "commit", StagePublish: "publish"} {
+	for stage, name := range [stageCount]string{
+		StageQueue: "queue", StageCommit: "commit",
+		StagePublish: "publish",
+	} {
 		m.stages[stage] = seconds.WithLabelValues(name)
 	}
 	// Each series begins at 0, so that increase() counts the first event.
@@ -70,7 +93,10 @@ func New(registry prometheus.Registerer) *Metrics {
 		vector *prometheus.CounterVec
 		values []string
 	}{
-		{m.Ignored, []string{wire.ReasonNoResponseTopic, wire.ReasonBadResponseTopic, wire.ReasonRetained, wire.ReasonExpired}},
+		{m.Ignored, []string{
+			wire.ReasonNoResponseTopic, wire.ReasonBadResponseTopic,
+			wire.ReasonRetained, wire.ReasonExpired,
+		}},
 		{m.Dropped, []string{"outcome_unknown", "stuck", "overloaded", "invalid"}},
 		{m.Refused, []string{"age", "client_share", "scans", "outcomes"}},
 		{m.Subscribed, []string{"made", "present", "failed", "unsupported", "dropped"}},

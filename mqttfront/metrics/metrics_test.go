@@ -38,7 +38,8 @@ func TestAnsweredCountsByCommandAndOutcome(t *testing.T) {
 	}
 }
 
-// answered returns how many requests of a command and an outcome were counted, -1 if there is no such series.
+// answered returns how many requests of a command and an outcome were counted, -1 if there is no
+// such series.
 func answered(t *testing.T, registry *prometheus.Registry, command, outcome string) float64 {
 	t.Helper()
 	families, err := registry.Gather()

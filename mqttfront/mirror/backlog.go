@@ -11,41 +11,46 @@ import (
 type stage uint8
 
 const (
-	unseen        stage = iota // a comparison expects its retained message, and the broker has not sent it yet
-	queued                     // it waits to be published
-	sending                    // it is being published
-	changed                    // it is being published, and is to be published again
-	awaitingRetry              // the broker did not take it; it is tried again later
+	// a comparison expects its retained message, and the broker has not sent it yet
+	unseen        stage = iota
+	queued              // it waits to be published
+	sending             // it is being published
+	changed             // it is being published, and is to be published again
+	awaitingRetry       // the broker did not take it; it is tried again later
 )
 
-// backlog holds the topics whose retained message is not known to be as in the state. Without a connection it is empty, but
-// knows what the broker does not take (refused.go). It is safe for concurrent use.
+// backlog holds the topics whose retained message is not known to be as in the state. Without a
+// connection it is empty, but knows what the broker does not take (refused.go). It is safe for
+// concurrent use.
 type backlog struct {
-	wake      chan struct{} // capacity 1: take may return something now
-	recompare chan struct{} // capacity 1: the retained messages are to be compared with the state once more
+	wake chan struct{} // capacity 1: take may return something now
+	// capacity 1: the retained messages are to be compared with the state once more
+	recompare chan struct{}
 
-	mu            sync.Mutex
-	open          bool // there is a connection
-	topics        map[topic]stage
-	queue         []*entry // topics in stage queued, the oldest first
-	flight        []*entry // topics being sent, the oldest first; some after the first are answered already
-	inFlightCount int      // number of topics in flight without an answer
-	// suspects are the topics that were in flight when a connection ended, and are not answered since. While there are any,
-	// one topic is sent at a time.
+	mu     sync.Mutex
+	open   bool // there is a connection
+	topics map[topic]stage
+	queue  []*entry // topics in stage queued, the oldest first
+	// topics being sent, the oldest first; some after the first are answered already
+	flight        []*entry
+	inFlightCount int // number of topics in flight without an answer
+	// suspects are the topics that were in flight when a connection ended, and are not answered
+	// since. While there are any, one topic is sent at a time.
 	suspects map[topic]struct{}
 	refused  refused
 	answered time.Time // when the broker last answered a topic
 	// answeredSent is the latest entry.sent of all topics that the broker has answered.
 	answeredSent time.Time
-	// touched are the topics whose keys have changed since a comparison began; nil while none is under way. A retained
-	// message of such a topic may be older than the change.
+	// touched are the topics whose keys have changed since a comparison began; nil while none is
+	// under way. A retained message of such a topic may be older than the change.
 	touched map[topic]struct{}
 }
 
 const (
 	// window bounds the topics in flight.
 	window = 128
-	// maxFlight bounds backlog.flight, which keeps answered topics until the oldest one is answered.
+	// maxFlight bounds backlog.flight, which keeps answered topics until the oldest one is
+	// answered.
 	maxFlight = 4096
 )
 
@@ -60,7 +65,10 @@ type entry struct {
 }
 
 func newBacklog() *backlog {
-	return &backlog{wake: make(chan struct{}, 1), recompare: make(chan struct{}, 1), topics: make(map[topic]stage), suspects: make(map[topic]struct{}), refused: newRefused()}
+	return &backlog{
+		wake: make(chan struct{}, 1), recompare: make(chan struct{}, 1),
+		topics: make(map[topic]stage), suspects: make(map[topic]struct{}), refused: newRefused(),
+	}
 }
 
 // expect records that a comparison expects the broker to send a retained message of a topic.
@@ -72,17 +80,20 @@ func (b *backlog) expect(t topic) {
 	}
 }
 
-// markInSync records that the retained message of a topic is as in the state. A refused topic whose key has changed since the comparison began is still to be
-// published: the message may have been compared with an older state.
+// markInSync records that the retained message of a topic is as in the state. A refused topic whose
+// key has changed since the comparison began is still to be published: the message may have been
+// compared with an older state.
 func (b *backlog) markInSync(t topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if at, known := b.topics[t]; known && (at == unseen || at == awaitingRetry && !b.isTouchedLocked(t)) {
+	if at, known := b.topics[t]; known &&
+		(at == unseen || at == awaitingRetry && !b.isTouchedLocked(t)) {
 		delete(b.topics, t)
 	}
 }
 
-// resolveExpected ends the wait for an expected topic. It returns true if the broker has not sent that topic. The topic is then queued if publish is true.
+// resolveExpected ends the wait for an expected topic. It returns true if the broker has not sent
+// that topic. The topic is then queued if publish is true.
 func (b *backlog) resolveExpected(t topic, publish bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,8 +117,8 @@ func (b *backlog) change(t topic) {
 	b.pushLocked(t)
 }
 
-// maxTouched bounds backlog.touched. When it is full, all topics count as touched: a comparison then counts no message as stale, because the key may have
-// changed.
+// maxTouched bounds backlog.touched. When it is full, all topics count as touched: a comparison
+// then counts no message as stale, because the key may have changed.
 const maxTouched = 100_000
 
 // setComparing starts or stops the record of topics that change during a comparison.
@@ -131,8 +142,9 @@ func (b *backlog) isTouchedLocked(t topic) bool {
 	return is || len(b.touched) >= maxTouched
 }
 
-// push queues a topic. A topic that is being sent is published once more afterwards. A topic that the broker refuses is retried later. Without a connection
-// push queues nothing. It returns true if the topic was neither queued, nor being sent, nor waiting for a retry.
+// push queues a topic. A topic that is being sent is published once more afterwards. A topic that
+// the broker refuses is retried later. Without a connection push queues nothing. It returns true if
+// the topic was neither queued, nor being sent, nor waiting for a retry.
 func (b *backlog) push(t topic) (added bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -211,8 +223,9 @@ func (b *backlog) done(sent *entry, accepted bool) {
 	signal(b.wake)
 }
 
-// skip ends the attempt to publish a topic for which nothing was sent: no mirror in force has the topic any more, or no packet can hold it. The backlog
-// forgets that the broker has refused the topic.
+// skip ends the attempt to publish a topic for which nothing was sent: no mirror in force has the
+// topic any more, or no packet can hold it. The backlog forgets that the broker has refused the
+// topic.
 func (b *backlog) skip(taken *entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -224,7 +237,8 @@ func (b *backlog) skip(taken *entry) {
 	signal(b.wake)
 }
 
-// endSendingLocked takes a topic out of flight, and reports whether it has to be published once more.
+// endSendingLocked takes a topic out of flight, and reports whether it has to be published once
+// more.
 func (b *backlog) endSendingLocked(sent *entry) (changedMeanwhile bool) {
 	sent.done = true
 	for len(b.flight) > 0 && b.flight[0].done {
@@ -238,13 +252,15 @@ func (b *backlog) endSendingLocked(sent *entry) (changedMeanwhile bool) {
 	return changedMeanwhile
 }
 
-// begin opens the backlog for a connection, and queues the suspects. prefixes are what the topics of mirrors begin with.
+// begin opens the backlog for a connection, and queues the suspects. prefixes are what the topics
+// of mirrors begin with.
 func (b *backlog) begin(prefixes []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.open = true
 	b.refused.forget(func(t topic) bool { return !slices.Contains(prefixes, t.prefix) })
-	maps.DeleteFunc(b.refused.strikes, func(prefix string, _ int) bool { return !slices.Contains(prefixes, prefix) })
+	maps.DeleteFunc(b.refused.strikes,
+		func(prefix string, _ int) bool { return !slices.Contains(prefixes, prefix) })
 	for t := range b.suspects {
 		if slices.Contains(prefixes, t.prefix) && !b.refused.has(t) && !b.refused.isDenied(t) {
 			b.pushLocked(t)
@@ -255,7 +271,8 @@ func (b *backlog) begin(prefixes []string) {
 	slices.SortFunc(b.queue, func(one, other *entry) int { return one.topic.compare(other.topic) })
 }
 
-// end empties the backlog when a connection has ended. suspect is true if a topic in flight may be the cause.
+// end empties the backlog when a connection has ended. suspect is true if a topic in flight may be
+// the cause.
 func (b *backlog) end(suspect bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -266,12 +283,14 @@ func (b *backlog) end(suspect bool) {
 }
 
 const (
-	// topicAnswerTimeout bounds the wait for the answer to a topic if it was sent alone, or if the broker has answered a later one.
+	// topicAnswerTimeout bounds the wait for the answer to a topic if it was sent alone, or if the
+	// broker has answered a later one.
 	topicAnswerTimeout = 10 * time.Second
 	// anyAnswerTimeout is how long the broker may answer none of the topics in flight.
 	anyAnswerTimeout = time.Minute
-	// minRate is the least bandwidth of the connection, in bytes per second. The timeouts above are extended by the time that a message takes at this rate.
-	// A message that waits in the network's buffers for longer than half the keep-alive time ends the connection all the same.
+	// minRate is the least bandwidth of the connection, in bytes per second. The timeouts above are
+	// extended by the time that a message takes at this rate. A message that waits in the network's
+	// buffers for longer than half the keep-alive time ends the connection all the same.
 	minRate = 128 << 10
 )
 
@@ -294,10 +313,14 @@ func (b *backlog) transferTime() (all time.Duration) {
 	return all
 }
 
-func (e *entry) transferTime() time.Duration { return time.Duration(e.size) * time.Second / minRate }
+func (e *entry) transferTime() time.Duration {
+	return time.Duration(
+		e.size) * time.Second / minRate
+}
 
-// handleOverdue reports whether the broker has left a topic unanswered for too long. If that topic was sent alone, or the broker has answered a later one,
-// the topic is marked as refused, and suspect is false. Otherwise suspect is true: any topic in flight may be the cause.
+// handleOverdue reports whether the broker has left a topic unanswered for too long. If that topic
+// was sent alone, or the broker has answered a later one, the topic is marked as refused, and
+// suspect is false. Otherwise suspect is true: any topic in flight may be the cause.
 func (b *backlog) handleOverdue(now time.Time) (overdue, suspect bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -306,7 +329,8 @@ func (b *backlog) handleOverdue(now time.Time) (overdue, suspect bool) {
 	}
 	oldest := b.flight[0]
 	transfer := oldest.transferTime()
-	if now.Sub(oldest.sent) > topicAnswerTimeout+transfer && (oldest.alone || b.answeredSent.After(oldest.sent)) {
+	if now.Sub(oldest.sent) > topicAnswerTimeout+transfer &&
+		(oldest.alone || b.answeredSent.After(oldest.sent)) {
 		b.refused.endedOn(oldest.topic, now)
 		return true, false
 	}
@@ -326,8 +350,8 @@ func (b *backlog) isPending(t topic) bool {
 	return known && at != unseen
 }
 
-// answeredAllBefore reports whether the broker has answered every topic that was queued before a moment, except those that
-// wait for a retry.
+// answeredAllBefore reports whether the broker has answered every topic that was queued before a
+// moment, except those that wait for a retry.
 func (b *backlog) answeredAllBefore(moment time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -335,8 +359,9 @@ func (b *backlog) answeredAllBefore(moment time.Time) bool {
 	return !slices.ContainsFunc(b.flight, before) && (len(b.queue) == 0 || !before(b.queue[0]))
 }
 
-// lag returns how many topics are not known to be as in the state, and how long ago the oldest unanswered topic was queued. Topics in stage
-// unseen or awaitingRetry count in topics, but not in oldest.
+// lag returns how many topics are not known to be as in the state, and how long ago the oldest
+// unanswered topic was queued. Topics in stage unseen or awaitingRetry count in topics, but not in
+// oldest.
 func (b *backlog) lag() (topics int, oldest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

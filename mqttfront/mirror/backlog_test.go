@@ -9,12 +9,14 @@ import (
 	"time"
 )
 
-// world is a state, a broker, and a backlog between them. Its methods are the steps of a connection; a test runs them in random order.
+// world is a state, a broker, and a backlog between them. Its methods are the steps of a
+// connection; a test runs them in random order.
 type world struct {
 	state, broker map[topic]int // version by topic; 0 means that there is no value
 	listed        map[topic]int // what the broker retained at the subscription and has not sent yet
 	backlog       *backlog
-	flight        []flight // messages that were sent, and that the broker has not answered, in order
+	// messages that were sent, and that the broker has not answered, in order
+	flight []flight
 }
 
 type flight struct {
@@ -62,11 +64,15 @@ func (w *world) sendAll() {
 	}
 }
 
-// Whatever the order of changes, retained messages, publications and refusals: when nothing is left to do, the broker has what the state has.
+// Whatever the order of changes, retained messages, publications and refusals: when nothing is left
+// to do, the broker has what the state has.
 func TestBrokerConvergesToTheState(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		w := world{state: make(map[topic]int), broker: make(map[topic]int), listed: make(map[topic]int), backlog: newBacklog()}
+		w := world{
+			state: make(map[topic]int), broker: make(map[topic]int),
+			listed: make(map[topic]int), backlog: newBacklog(),
+		}
 		all := make([]topic, 6)
 		for i := range all {
 			all[i] = topic{"t/", fmt.Sprint(i)}
@@ -117,7 +123,8 @@ func TestBrokerConvergesToTheState(t *testing.T) {
 		w.sendAll()
 		for _, one := range all {
 			if w.broker[one] != w.state[one] {
-				t.Fatalf("seed %d: the broker has %d of %s, the state %d", seed, w.broker[one], one, w.state[one])
+				t.Fatalf("seed %d: the broker has %d of %s, the state %d", seed, w.broker[one], one,
+					w.state[one])
 			}
 		}
 		if left, lag := w.backlog.lag(); left != 0 || lag != 0 {
@@ -133,7 +140,8 @@ func newTestBacklog() *backlog {
 	return b
 }
 
-// The size of a backlog is bounded by the number of topics that changed, not by the number of their changes.
+// The size of a backlog is bounded by the number of topics that changed, not by the number of their
+// changes.
 func TestBacklogHoldsEachTopicOnce(t *testing.T) {
 	b := newTestBacklog()
 	for i := range 1000 {
@@ -180,10 +188,16 @@ func TestTopicsThatBrokersMayRefuseAreNotPublished(t *testing.T) {
 		key   string
 		valid bool
 	}{
-		"plain": {"lines/7", true}, "a slash first": {"/x", true}, "other letters": {"straße", true}, "127 levels below": {strings.Repeat("a/", 126), true},
-		"plus": {"a+b", false}, "number sign": {"#", false}, "NUL": {"a\x00", false}, "control": {"a\nb", false}, "delete": {"\x7f", false},
-		"no text": {"\xff", false}, "no character": {"\uFFFE", false}, "no character of another plane": {"\U0001FFFF", false}, "no character among Arabic ones": {"\uFDD0", false},
-		"too many levels": {strings.Repeat("a/", 127), false}, "too long": {strings.Repeat("a", 65_534), false},
+		"plain": {"lines/7", true}, "a slash first": {"/x", true},
+		"other letters":    {"straße", true},
+		"127 levels below": {strings.Repeat("a/", 126), true},
+		"plus":             {"a+b", false}, "number sign": {"#", false}, "NUL": {"a\x00", false},
+		"control": {"a\nb", false}, "delete": {"\x7f", false},
+		"no text": {"\xff", false}, "no character": {"\uFFFE", false},
+		"no character of another plane":  {"\U0001FFFF", false},
+		"no character among Arabic ones": {"\uFDD0", false},
+		"too many levels":                {strings.Repeat("a/", 127), false},
+		"too long":                       {strings.Repeat("a", 65_534), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := (topic{"t/", test.key}).isValid(); got != test.valid {
@@ -206,8 +220,9 @@ func TestTopicsAreFoundByWhatTheyBeginWith(t *testing.T) {
 	}
 }
 
-// A topic that the broker leaves unanswered counts as refused if a later one was answered, or if it was sent alone. Otherwise all topics in flight are
-// suspect, and are sent alone on the next connection.
+// A topic that the broker leaves unanswered counts as refused if a later one was answered, or if it
+// was sent alone. Otherwise all topics in flight are suspect, and are sent alone on the next
+// connection.
 func TestOverdueTopicIsRefusedOrAllAreSuspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
@@ -221,7 +236,8 @@ func TestOverdueTopicIsRefusedOrAllAreSuspect(t *testing.T) {
 		b.push(topic{"t/", "later"})
 		b.done(b.take(time.Now()), true)
 		if is, suspect := overdue(); !is || suspect || b.refusedCount() != 1 {
-			t.Errorf("a topic that is left out: %v, %v; %d are refused", is, suspect, b.refusedCount())
+			t.Errorf("a topic that is left out: %v, %v; %d are refused", is, suspect,
+				b.refusedCount())
 		}
 		b.end(false)
 		b.begin([]string{"t/", "u/"})
@@ -245,7 +261,8 @@ func TestOverdueTopicIsRefusedOrAllAreSuspect(t *testing.T) {
 	})
 }
 
-// While the broker answers topics in the order in which they were sent, none is overdue, even if answers are slow or pause for a while.
+// While the broker answers topics in the order in which they were sent, none is overdue, even if
+// answers are slow or pause for a while.
 func TestSlowBrokerIsNoFault(t *testing.T) {
 	for name, test := range map[string]struct{ answers, pause time.Duration }{
 		"ten topics a second, with the window full": {2 * time.Minute, 100 * time.Millisecond},
@@ -255,7 +272,8 @@ func TestSlowBrokerIsNoFault(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newTestBacklog()
 				var flight []*entry
-				for began, n := time.Now(), 0; time.Since(began) < test.answers; time.Sleep(test.pause) {
+				for began, n := time.Now(),
+					0; time.Since(began) < test.answers; time.Sleep(test.pause) {
 					if len(flight) > 0 {
 						b.done(flight[0], true)
 						flight = flight[1:]

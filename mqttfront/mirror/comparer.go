@@ -7,24 +7,29 @@ import (
 )
 
 const (
-	// correctionWait is how long a comparison waits for the broker to acknowledge what it has corrected, before it looks once more.
+	// correctionWait is how long a comparison waits for the broker to acknowledge what it has
+	// corrected, before it looks once more.
 	correctionWait = 30 * time.Second
-	// maxPasses bounds the passes of one comparison. Each pass asks the broker for its retained messages once; a broker drops those for which it has no room.
+	// maxPasses bounds the passes of one comparison. Each pass asks the broker for its retained
+	// messages once; a broker drops those for which it has no room.
 	maxPasses = 20
 )
 
-// comparison is the result of a comparison of the retained messages with the state, or of one pass of it.
+// comparison is the result of a comparison of the retained messages with the state, or of one pass
+// of it.
 type comparison struct {
-	keys       int  // number of keys with a mirror
-	unshown    int  // number of these keys whose topic is invalid
-	missing    int  // number of retained messages that the broker lacked
-	stale      int  // number of retained messages that differed from the state, or belonged to no key
+	keys    int // number of keys with a mirror
+	unshown int // number of these keys whose topic is invalid
+	missing int // number of retained messages that the broker lacked
+	// number of retained messages that differed from the state, or belonged to no key
+	stale      int
 	unretained int  // number of messages that the broker acknowledged but does not retain
 	blind      bool // the broker does not send what it retains
 	dropped    bool // the broker dropped some of what it retains, at the last pass
 }
 
-// comparer compares the broker's retained messages with the state, and has the connection publish what differs. It belongs to one connection.
+// comparer compares the broker's retained messages with the state, and has the connection publish
+// what differs. It belongs to one connection.
 type comparer struct {
 	config   Config
 	env      Environment
@@ -34,7 +39,8 @@ type comparer struct {
 	progress *progress
 }
 
-// run compares the retained messages with the state at once, and again for each element of backlog.recompare, until the context ends.
+// run compares the retained messages with the state at once, and again for each element of
+// backlog.recompare, until the context ends.
 func (c *comparer) run(ctx context.Context) {
 	for delay := c.env.Backoff(); ctx.Err() == nil; {
 		err := c.compare(ctx)
@@ -52,9 +58,10 @@ func (c *comparer) run(ctx context.Context) {
 	}
 }
 
-// compare has the broker send the retained messages, and queues the topics that are missing or stale. If the first pass queued any, a second one verifies
-// them when the broker has acknowledged them. If the broker drops messages, passes follow as long as they find stale ones: each that is cleared makes room
-// for others.
+// compare has the broker send the retained messages, and queues the topics that are missing or
+// stale. If the first pass queued any, a second one verifies them when the broker has acknowledged
+// them. If the broker drops messages, passes follow as long as they find stale ones: each that is
+// cleared makes room for others.
 func (c *comparer) compare(ctx context.Context) error {
 	c.progress.beginComparison()
 	c.backlog.setComparing(true)
@@ -67,7 +74,8 @@ func (c *comparer) compare(ctx context.Context) error {
 			c.progress.addCorrected(found)
 			return err
 		}
-		all.keys, all.unshown, all.blind, all.dropped, all.unretained = found.keys, found.unshown, found.blind, found.dropped, found.unretained
+		all.keys, all.unshown, all.blind, all.dropped, all.unretained = found.keys, found.unshown,
+			found.blind, found.dropped, found.unretained
 		if found.blind { // nothing is known of what is missing
 			all.missing, all.unretained = 0, 0
 		}
@@ -80,7 +88,8 @@ func (c *comparer) compare(ctx context.Context) error {
 		if found.dropped {
 			c.env.Log.Warn("the broker dropped retained messages: let it queue as many bytes for a client as it retains below the mirrors", "stale", found.stale)
 		}
-		if found.missing+found.stale == 0 || !found.dropped && number > 0 || found.dropped && number > 0 && found.stale == 0 {
+		if found.missing+found.stale == 0 || !found.dropped && number > 0 || found.dropped &&
+			number > 0 && found.stale == 0 {
 			break
 		}
 		c.awaitCorrections(ctx)
@@ -88,7 +97,9 @@ func (c *comparer) compare(ctx context.Context) error {
 	if all.dropped {
 		all.unretained = 0 // that is not known
 	}
-	c.env.Log.Info("compared the retained messages of mirrors with the state", "keys", all.keys, "unshown", all.unshown, "missing", all.missing, "stale", all.stale, "unretained", all.unretained)
+	c.env.Log.Info("compared the retained messages of mirrors with the state", "keys", all.keys,
+		"unshown", all.unshown, "missing", all.missing, "stale", all.stale, "unretained",
+		all.unretained)
 	if all.blind {
 		c.env.Log.Warn("the broker does not send what it retains below the mirrors: topics of keys that were deleted without a connection for mirrors may stay")
 	}
@@ -97,12 +108,14 @@ func (c *comparer) compare(ctx context.Context) error {
 	return nil
 }
 
-// awaitCorrections waits until the broker has acknowledged what was queued before the call, for at most correctionWait.
+// awaitCorrections waits until the broker has acknowledged what was queued before the call, for at
+// most correctionWait.
 func (c *comparer) awaitCorrections(ctx context.Context) {
 	moment := time.Now()
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()
-	for ctx.Err() == nil && !c.backlog.answeredAllBefore(moment) && time.Since(moment) < correctionWait {
+	for ctx.Err() == nil && !c.backlog.answeredAllBefore(moment) &&
+		time.Since(moment) < correctionWait {
 		select {
 		case <-ctx.Done():
 		case <-ticker.C:
@@ -110,11 +123,14 @@ func (c *comparer) awaitCorrections(ctx context.Context) {
 	}
 }
 
-// runPass makes one pass of a comparison, with a connection of its own. It adds the versions that it queues to queuedVersions. After an error, found counts
-// what it corrected before.
-func (c *comparer) runPass(ctx context.Context, queuedVersions map[topic]string) (found comparison, err error) {
+// runPass makes one pass of a comparison, with a connection of its own. It adds the versions that
+// it queues to queuedVersions. After an error, found counts what it corrected before.
+func (c *comparer) runPass(ctx context.Context, queuedVersions map[topic]string) (found comparison,
+	err error,
+) {
 	p := newPass(c.config.markerTopics(), c.prefixes, c.backlog, c.desired, queuedVersions)
-	conn, err := connectToCompare(ctx, c.env.Login, c.config.comparingID(), c.config.MaxPacket, p.received)
+	conn, err := connectToCompare(ctx, c.env.Login, c.config.comparingID(), c.config.MaxPacket,
+		p.received)
 	if err != nil {
 		return found, err
 	}

@@ -24,9 +24,11 @@ type connection struct {
 	onRefused func(topic)         // called when the broker refuses a topic
 }
 
-// run publishes, and runs compareAll, until the connection or the context ends. It returns why the connection ended, and whether that may be because of
-// what was in flight.
-func (c *connection) run(ctx context.Context, compareAll func(context.Context)) (suspect bool, err error) {
+// run publishes, and runs compareAll, until the connection or the context ends. It returns why the
+// connection ended, and whether that may be because of what was in flight.
+func (c *connection) run(ctx context.Context, compareAll func(context.Context)) (suspect bool,
+	err error,
+) {
 	ctx, cancel := context.WithCancel(ctx)
 	var working sync.WaitGroup
 	for _, work := range []func(context.Context){c.publishAll, compareAll} {
@@ -39,7 +41,8 @@ func (c *connection) run(ctx context.Context, compareAll func(context.Context)) 
 		case <-ctx.Done():
 		case <-c.publisher.Done():
 			err = c.publisher.Err()
-			slow := c.backlog.transferTime() > c.keepAlive/2 // a PINGREQ waits behind what is in flight
+			// a PINGREQ waits behind what is in flight
+			slow := c.backlog.transferTime() > c.keepAlive/2
 			suspect = !mqttconn.IsTakenOver(err) && (slow || !errors.Is(err, mqttconn.ErrSilent))
 		case <-ticker.C:
 			var overdue bool
@@ -56,7 +59,8 @@ func (c *connection) run(ctx context.Context, compareAll func(context.Context)) 
 
 var errUnanswered = errors.New("the broker leaves topics unanswered")
 
-// publishAll publishes the topics of the backlog until the context or the connection ends. It waits for an answer only where the backlog does.
+// publishAll publishes the topics of the backlog until the context or the connection ends. It waits
+// for an answer only where the backlog does.
 func (c *connection) publishAll(ctx context.Context) {
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()
@@ -81,7 +85,8 @@ func (c *connection) publishAll(ctx context.Context) {
 	}
 }
 
-// publish makes the retained message of a topic like the state, and reports whether the connection is still good.
+// publish makes the retained message of a topic like the state, and reports whether the connection
+// is still good.
 func (c *connection) publish(ctx context.Context, next *entry) bool {
 	t := next.topic
 	w, ok := c.desired.lookup(t)
@@ -89,7 +94,10 @@ func (c *connection) publish(ctx context.Context, next *entry) bool {
 		c.skipped(next, resultSkipped)
 		return true
 	}
-	message := &packets.Publish{Topic: t.String(), Retain: true, Payload: []byte(w.value), Properties: &packets.Properties{}}
+	message := &packets.Publish{
+		Topic: t.String(), Retain: true, Payload: []byte(w.value),
+		Properties: &packets.Properties{},
+	}
 	if w.version != "" {
 		message.Properties.User = []packets.User{{Key: versionProperty, Value: w.version}}
 	}
@@ -99,7 +107,8 @@ func (c *connection) publish(ctx context.Context, next *entry) bool {
 			c.acknowledged(next, &w, reason)
 		}
 	})
-	if errors.Is(err, mqttconn.ErrTooLarge) { // messageOf leaves out too large a value, so even a message without one is too large
+	if errors.Is(err, mqttconn.ErrTooLarge) {
+		// messageOf leaves out too large a value, so even a message without one is too large
 		c.skipped(next, resultTooLarge)
 		return true
 	}
@@ -114,7 +123,8 @@ func (c *connection) acknowledged(sent *entry, w *wanted, reason byte) {
 			c.desired.forgetTooLarge(sent.topic)
 		}
 		c.answered(sent, w.result)
-	case reason == reasonPacketTooLarge && w.value != "" && c.desired.rememberTooLarge(sent.topic, w.version):
+	case reason == reasonPacketTooLarge && w.value != "" &&
+		c.desired.rememberTooLarge(sent.topic, w.version):
 		c.backlog.done(sent, true)
 		c.backlog.push(sent.topic) // the next message clears it; its result is counted
 	default:
@@ -123,7 +133,8 @@ func (c *connection) acknowledged(sent *entry, w *wanted, reason byte) {
 	}
 }
 
-// reasonPacketTooLarge is the reason code of a PUBACK for a message that is larger than the broker accepts, although it has announced no such limit.
+// reasonPacketTooLarge is the reason code of a PUBACK for a message that is larger than the broker
+// accepts, although it has announced no such limit.
 const reasonPacketTooLarge = 0x95
 
 func (c *connection) answered(sent *entry, result string) {

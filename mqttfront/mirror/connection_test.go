@@ -7,10 +7,14 @@ import (
 	"time"
 )
 
-// A version that the broker has refused as too large is not remembered any more when its key is deleted.
+// A version that the broker has refused as too large is not remembered any more when its key is
+// deleted.
 func TestTooLargeValueIsForgottenWithItsKey(t *testing.T) {
 	b := newTestBacklog()
-	s := &connection{backlog: b, desired: newDesired(nil, math.MaxInt), published: func(string) {}, onRefused: func(topic) {}}
+	s := &connection{
+		backlog: b, desired: newDesired(nil, math.MaxInt), published: func(string) {},
+		onRefused: func(topic) {},
+	}
 	for i := range 2 * maxTooLarge {
 		one := topic{"t/", fmt.Sprint(i)}
 		b.push(one)

@@ -16,22 +16,25 @@ import (
 
 // Config is what a Mirror needs to know. All fields are set.
 type Config struct {
-	Cluster   string // prefix of the client id
-	MaxPacket int    // Maximum Packet Size in bytes of the connection that receives the retained messages
+	Cluster string // prefix of the client id
+	// Maximum Packet Size in bytes of the connection that receives the retained messages
+	MaxPacket int
 }
 
-// clientID returns the client id of the connection that publishes mirrors. It is the same on every node.
+// clientID returns the client id of the connection that publishes mirrors. It is the same on every
+// node.
 func (c *Config) clientID() string { return c.Cluster + "-out-mirror" }
 
-// comparingID returns the client id of the connection by which the leader compares the broker's retained messages with the state. It, too, is the same on
-// every node.
+// comparingID returns the client id of the connection by which the leader compares the broker's
+// retained messages with the state. It, too, is the same on every node.
 func (c *Config) comparingID() string { return c.clientID() + "-check" }
 
-// markerTopics returns the prefix of the topics of markers: messages that a comparison publishes to itself, to learn that it has received what the broker
-// sends before them.
+// markerTopics returns the prefix of the topics of markers: messages that a comparison publishes to
+// itself, to learn that it has received what the broker sends before them.
 func (c *Config) markerTopics() string { return "holdfast/" + c.Cluster + "/mirror/" }
 
-// Environment is all that a Mirror touches outside of its own memory. The functions are safe for concurrent use.
+// Environment is all that a Mirror touches outside of its own memory. The functions are safe for
+// concurrent use.
 type Environment struct {
 	Login *mqttconn.Login
 	// Confirm returns nil when this node led at some moment after the call.
@@ -44,14 +47,17 @@ type Environment struct {
 	Metrics *Metrics
 }
 
-// Mirror publishes the keys of all mirrors (fsm.Mirror, a setting) as retained messages while its node leads. All methods are safe for concurrent use.
+// Mirror publishes the keys of all mirrors (fsm.Mirror, a setting) as retained messages while its
+// node leads. All methods are safe for concurrent use.
 type Mirror struct {
 	config  Config
 	env     Environment
 	mirrors atomic.Pointer[[]fsm.Mirror] // the mirrors in force, as read last
-	reread  chan struct{}                // capacity 1; an element says that mirrors may be out of date
-	reading sync.Mutex                   // held while mirrors is read from the state
-	restart chan struct{}                // capacity 1; an element says that the state or the mirrors were replaced
+	// capacity 1; an element says that mirrors may be out of date
+	reread  chan struct{}
+	reading sync.Mutex // held while mirrors is read from the state
+	// capacity 1; an element says that the state or the mirrors were replaced
+	restart chan struct{}
 
 	backlog  *backlog
 	progress *progress
@@ -70,7 +76,8 @@ func New(config Config, env Environment) *Mirror {
 
 // Owns reports whether only mirrors may publish on a topic.
 func (m *Mirror) Owns(name string) bool {
-	return slices.ContainsFunc(*m.mirrors.Load(), func(mirror fsm.Mirror) bool { return strings.HasPrefix(name, mirror.Topic) })
+	return slices.ContainsFunc(*m.mirrors.Load(),
+		func(mirror fsm.Mirror) bool { return strings.HasPrefix(name, mirror.Topic) })
 }
 
 // FollowSettings keeps Owns up to date until the context ends. It runs on every node.
@@ -92,7 +99,8 @@ func (m *Mirror) read() (prefixes []string) {
 	var settings fsm.Settings
 	m.env.View(func(machine *fsm.Machine) {
 		settings, _ = machine.Settings()
-		m.mirrors.Store(&settings.Mirrors) // while the state is locked, because Applied reads mirrors
+		// while the state is locked, because Applied reads mirrors
+		m.mirrors.Store(&settings.Mirrors)
 	})
 	for _, mirror := range settings.Mirrors {
 		if !slices.Contains(prefixes, mirror.Topic) {
@@ -102,12 +110,14 @@ func (m *Mirror) read() (prefixes []string) {
 	return prefixes
 }
 
-// Applied queues the topics of the mirrored keys that an entry changed, and notes whether the entry replaced the mirrors or the state. It is called for each
-// entry in the order of the log, with the state locked.
+// Applied queues the topics of the mirrored keys that an entry changed, and notes whether the entry
+// replaced the mirrors or the state. It is called for each entry in the order of the log, with the
+// state locked.
 func (m *Mirror) Applied(outcome *fsm.EntryOutcome) {
 	for i := range outcome.Commands {
 		command := &outcome.Commands[i]
-		changed := command.Kind == fsm.KindConfigure && !slices.Equal(command.Settings.Mirrors, *m.mirrors.Load())
+		changed := command.Kind == fsm.KindConfigure &&
+			!slices.Equal(command.Settings.Mirrors, *m.mirrors.Load())
 		if !outcome.Skipped && (changed || command.Kind == fsm.KindRestore) {
 			m.replaced()
 		}
@@ -162,7 +172,8 @@ func (m *Mirror) Run(ctx context.Context) {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		m.env.Log.Warn("the connection for mirrors is down, will retry", "client", m.config.clientID(), "error", err)
+		m.env.Log.Warn("the connection for mirrors is down, will retry", "client",
+			m.config.clientID(), "error", err)
 		m.progress.setFault(err)
 		if lived > stableUptime {
 			delay.Reset()
@@ -171,7 +182,8 @@ func (m *Mirror) Run(ctx context.Context) {
 	}
 }
 
-// stableUptime is the uptime of a connection above which its loss resets the delay before the next attempt.
+// stableUptime is the uptime of a connection above which its loss resets the delay before the next
+// attempt.
 const stableUptime = 5 * time.Second
 
 // idle waits until there may be mirrors, or the context ends.
@@ -185,8 +197,9 @@ func (m *Mirror) idle(ctx context.Context) {
 	}
 }
 
-// connect connects with the client id that all nodes share. It confirms the leadership before and after. If a deposed leader connects
-// late, the broker ends the new leader's connection. The second confirmation keeps the deposed leader from publishing.
+// connect connects with the client id that all nodes share. It confirms the leadership before and
+// after. If a deposed leader connects late, the broker ends the new leader's connection. The second
+// confirmation keeps the deposed leader from publishing.
 func (m *Mirror) connect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := m.env.Confirm(ctx); err != nil {
 		return nil, err
@@ -202,8 +215,9 @@ func (m *Mirror) connect(ctx context.Context) (*mqttconn.Publisher, error) {
 	return publisher, nil
 }
 
-// serve connects, and serves that connection. It returns how long the connection lasted, and why it ended. The error is nil if the context has ended, or
-// if a new connection is to begin because the mirrors or the state were replaced.
+// serve connects, and serves that connection. It returns how long the connection lasted, and why it
+// ended. The error is nil if the context has ended, or if a new connection is to begin because the
+// mirrors or the state were replaced.
 func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Duration, err error) {
 	publisher, err := m.connect(ctx)
 	if err != nil {
@@ -211,10 +225,14 @@ func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Durat
 	}
 	desired := newDesired(m.env.View, publisher.MaxPacket())
 	conn := &connection{
-		publisher: publisher, keepAlive: m.env.Login.KeepAlive, backlog: m.backlog, desired: desired,
+		publisher: publisher, keepAlive: m.env.Login.KeepAlive, backlog: m.backlog,
+		desired:   desired,
 		published: m.env.Metrics.countPublished, onRefused: m.progress.warnRefused,
 	}
-	c := &comparer{config: m.config, env: m.env, prefixes: prefixes, backlog: m.backlog, desired: desired, progress: m.progress}
+	c := &comparer{
+		config: m.config, env: m.env, prefixes: prefixes, backlog: m.backlog,
+		desired: desired, progress: m.progress,
+	}
 	began := time.Now()
 	m.progress.connected(prefixes)
 	connCtx, stop := context.WithCancel(ctx)
@@ -242,8 +260,9 @@ func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Durat
 	return time.Since(began), r.err
 }
 
-// Resync requests a new comparison of the broker's retained messages with the state, and makes refused topics due for a retry at once. It does nothing and
-// returns false if this node does not lead.
+// Resync requests a new comparison of the broker's retained messages with the state, and makes
+// refused topics due for a retry at once. It does nothing and returns false if this node does not
+// lead.
 func (m *Mirror) Resync() bool { return m.progress.resync() }
 
 // Status returns what the Mirror is doing.

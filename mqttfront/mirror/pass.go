@@ -12,12 +12,16 @@ import (
 )
 
 const (
-	// quiet is how long the broker must have sent no retained message of a mirror before it counts as having sent all of them.
+	// quiet is how long the broker must have sent no retained message of a mirror before it counts
+	// as having sent all of them.
 	quiet = time.Second
-	// markerWait bounds the wait for a marker: a message that the node publishes to itself after it has subscribed. Most brokers deliver it after the
-	// retained messages. Two further markers are retained: they show whether the broker sends retained messages at all, and whether it drops some.
+	// markerWait bounds the wait for a marker: a message that the node publishes to itself after it
+	// has subscribed. Most brokers deliver it after the retained messages. Two further markers are
+	// retained: they show whether the broker sends retained messages at all, and whether it drops
+	// some.
 	markerWait = 5 * time.Second
-	// maxVerified bounds pass.queuedVersions: only these corrections are verified by a further pass.
+	// maxVerified bounds pass.queuedVersions: only these corrections are verified by a further
+	// pass.
 	maxVerified = 10_000
 	// maxUnlike bounds pass.unlike. When it is full, the pass forgets no refused topic.
 	maxUnlike = 100_000
@@ -29,43 +33,52 @@ const (
 	lastMarker  = "last/"  // of the marker that is sent after them
 )
 
-// pass is one attempt to receive the retained messages and to compare them with the state. received is called by the connection's goroutine, and the other
-// methods by one goroutine of the comparer.
+// pass is one attempt to receive the retained messages and to compare them with the state. received
+// is called by the connection's goroutine, and the other methods by one goroutine of the comparer.
 type pass struct {
-	markerTopics   string
-	prefixes       []string // of the topics of all mirrors
-	backlog        *backlog
-	desired        *desired
-	began          time.Time
-	queuedVersions map[topic]string // by topic, the version that this pass or an earlier one has queued to be published; guarded by mu
+	markerTopics string
+	prefixes     []string // of the topics of all mirrors
+	backlog      *backlog
+	desired      *desired
+	began        time.Time
+	// by topic, the version that this pass or an earlier one has queued to be published; guarded by
+	// mu
+	queuedVersions map[topic]string
 
 	lastRetained atomic.Int64 // when the last retained message came, in nanoseconds since began
 	marked       atomic.Bool  // the marker that was published after the subscription has arrived
-	first, last  atomic.Bool  // the retained markers before and after the retained messages of mirrors have arrived
+	// the retained markers before and after the retained messages of mirrors have arrived
+	first, last atomic.Bool
 
-	mu         sync.Mutex
-	unlike     map[topic]struct{} // topics of retained messages that are not as in the state; at most maxUnlike
-	seen       int                // number of retained messages received
+	mu sync.Mutex
+	// topics of retained messages that are not as in the state; at most maxUnlike
+	unlike     map[topic]struct{}
+	seen       int // number of retained messages received
 	stale      int
 	unretained int
 }
 
 // newPass returns a pass that adds the versions that it queues to queuedVersions.
-func newPass(markerTopics string, prefixes []string, backlog *backlog, desired *desired, queuedVersions map[topic]string) *pass {
+func newPass(markerTopics string, prefixes []string, backlog *backlog, desired *desired,
+	queuedVersions map[topic]string,
+) *pass {
 	return &pass{
-		markerTopics: markerTopics, prefixes: prefixes, backlog: backlog, desired: desired, began: time.Now(), queuedVersions: queuedVersions,
+		markerTopics: markerTopics, prefixes: prefixes, backlog: backlog, desired: desired,
+		began: time.Now(), queuedVersions: queuedVersions,
 		unlike: make(map[topic]struct{}),
 	}
 }
 
-// begin is called before the subscription: it records which retained messages the broker is expected to send.
+// begin is called before the subscription: it records which retained messages the broker is
+// expected to send.
 func (p *pass) begin() {
 	p.desired.scan(func(t topic, _ *wanted) { p.backlog.expect(t) })
 	p.forgetPending()
 }
 
-// finish queues what the broker has not sent, and returns what the pass has found. If the pass is not complete, finish queues nothing: the broker may have
-// been about to send it. refused says that the broker refuses a subscription.
+// finish queues what the broker has not sent, and returns what the pass has found. If the pass is
+// not complete, finish queues nothing: the broker may have been about to send it. refused says that
+// the broker refuses a subscription.
 func (p *pass) finish(complete, refused bool) (found comparison) {
 	found.blind = refused
 	if complete {
@@ -76,15 +89,18 @@ func (p *pass) finish(complete, refused bool) (found comparison) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	found.stale, found.unretained, found.dropped = p.stale, p.unretained, p.first.Load() && !p.last.Load()
-	if found.blind = found.blind || !p.first.Load() || p.seen == 0 && p.unretained > 0; found.blind {
+	found.stale, found.unretained, found.dropped = p.stale, p.unretained, p.first.Load() &&
+		!p.last.Load()
+	if found.blind = found.blind || !p.first.Load() || p.seen == 0 &&
+		p.unretained > 0; found.blind {
 		found.missing = 0 // what the broker does not send may be there
 	}
 	return found
 }
 
-// queueMissing queues the topics that the broker has not sent. A topic that the broker acknowledged in an earlier pass counts as unretained instead.
-// queueMissing returns the counts of scan, and how many topics it queued.
+// queueMissing queues the topics that the broker has not sent. A topic that the broker acknowledged
+// in an earlier pass counts as unretained instead. queueMissing returns the counts of scan, and how
+// many topics it queued.
 func (p *pass) queueMissing() (keys, unshown, queued int) {
 	keys, unshown = p.desired.scan(func(t topic, w *wanted) {
 		published := p.wasPublished(t, w.version)
@@ -99,7 +115,8 @@ func (p *pass) queueMissing() (keys, unshown, queued int) {
 	return keys, unshown, queued
 }
 
-// dropCleared forgets the refused topics that are to have no retained message, and on which the broker retains none. Nothing is left to publish on them.
+// dropCleared forgets the refused topics that are to have no retained message, and on which the
+// broker retains none. Nothing is left to publish on them.
 func (p *pass) dropCleared() {
 	for _, t := range p.backlog.refusedToPublish() {
 		if w, ok := p.desired.lookup(t); ok && w.value == "" && !p.isUnlike(t) {
@@ -108,7 +125,8 @@ func (p *pass) dropCleared() {
 	}
 }
 
-// isUnlike reports whether the broker sent a retained message of the topic that differs from the state. While p.unlike is full it returns true for any topic.
+// isUnlike reports whether the broker sent a retained message of the topic that differs from the
+// state. While p.unlike is full it returns true for any topic.
 func (p *pass) isUnlike(t topic) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,7 +134,8 @@ func (p *pass) isUnlike(t topic) bool {
 	return is || len(p.unlike) >= maxUnlike
 }
 
-// recordUnlike records a topic for isUnlike. It is called before the topic is queued: the broker may refuse it at once.
+// recordUnlike records a topic for isUnlike. It is called before the topic is queued: the broker
+// may refuse it at once.
 func (p *pass) recordUnlike(t topic) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,7 +165,8 @@ func (p *pass) awaitRetained(ctx context.Context) error {
 	}
 }
 
-// received compares a message with the state. A message that is not retained was published just now, usually by this node.
+// received compares a message with the state. A message that is not retained was published just
+// now, usually by this node.
 func (p *pass) received(message mqttconn.Message) {
 	if marker, ok := strings.CutPrefix(message.Topic, p.markerTopics); ok {
 		switch {
@@ -176,7 +196,8 @@ func (p *pass) received(message mqttconn.Message) {
 	case !ok:
 	case like:
 		p.backlog.markInSync(t)
-	case p.backlog.isTouched(t): // the message may be older than a change that the broker has acknowledged
+	case p.backlog.isTouched(t):
+		// the message may be older than a change that the broker has acknowledged
 		p.backlog.push(t)
 	case message.Retain && !p.backlog.isPending(t) && p.wasPublished(t, w.version):
 		p.backlog.markInSync(t) // so that it does not also count as missing
@@ -187,11 +208,13 @@ func (p *pass) received(message mqttconn.Message) {
 	}
 }
 
-// forgetPending removes the corrections that the broker has not acknowledged from queuedVersions: what it sends in this pass may be older.
+// forgetPending removes the corrections that the broker has not acknowledged from queuedVersions:
+// what it sends in this pass may be older.
 func (p *pass) forgetPending() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.queuedVersions, func(t topic, _ string) bool { return p.backlog.isPending(t) })
+	maps.DeleteFunc(p.queuedVersions,
+		func(t topic, _ string) bool { return p.backlog.isPending(t) })
 }
 
 func (p *pass) count(number *int) {
@@ -200,8 +223,9 @@ func (p *pass) count(number *int) {
 	*number++
 }
 
-// wasPublished reports whether a pass of this comparison has queued this version to be published, and the key has not changed since the comparison began.
-// If the topic is not pending any more, the broker has acknowledged the version.
+// wasPublished reports whether a pass of this comparison has queued this version to be published,
+// and the key has not changed since the comparison began. If the topic is not pending any more, the
+// broker has acknowledged the version.
 func (p *pass) wasPublished(t topic, version string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

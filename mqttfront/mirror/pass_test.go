@@ -21,13 +21,17 @@ func stateWith(t *testing.T, keys ...string) *fsm.Machine {
 	settings.Mirrors = []fsm.Mirror{{Keys: "*", Topic: "t/"}}
 	entries := []fsm.Entry{
 		{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: 1, Version: fsm.Version}}},
-		{Term: 1, Number: 1, Wall: 1000, Commands: []fsm.Command{{Kind: fsm.KindConfigure, Settings: &settings}}},
+		{
+			Term: 1, Number: 1, Wall: 1000,
+			Commands: []fsm.Command{{Kind: fsm.KindConfigure, Settings: &settings}},
+		},
 	}
 	set := fsm.Entry{Term: 1, Number: 2, Wall: 1000}
 	for i, key := range keys {
 		set.Commands = append(set.Commands, fsm.Command{
-			Kind: fsm.KindSet, ID: fsm.RequestID{byte(i + 1)}, Key: []byte(key), Value: []byte("v"), Timestamp: hlc.Timestamp{Wall: 1000, NodeID: "c"},
-			Lifetime: 180_000, Principal: policy.Principal{ClientID: "c"},
+			Kind: fsm.KindSet, ID: fsm.RequestID{byte(i + 1)}, Key: []byte(key), Value: []byte("v"),
+			Timestamp: hlc.Timestamp{Wall: 1000, NodeID: "c"},
+			Lifetime:  180_000, Principal: policy.Principal{ClientID: "c"},
 		})
 	}
 	for i, entry := range append(entries, set) {
@@ -38,7 +42,8 @@ func stateWith(t *testing.T, keys ...string) *fsm.Machine {
 	return m
 }
 
-// comparing is one comparison without a network: its passes receive the messages that the test gives.
+// comparing is one comparison without a network: its passes receive the messages that the test
+// gives.
 type comparing struct {
 	state   *fsm.Machine
 	backlog *backlog
@@ -95,7 +100,10 @@ func (c *comparing) answer(accepted bool) map[topic]bool {
 
 // retained returns a retained message. An empty version is none.
 func retained(topic, value, version string) mqttconn.Message {
-	message := mqttconn.Message{Publish: &mqttconn.Publish{Topic: topic, Retain: true, Payload: []byte(value)}}
+	message := mqttconn.Message{Publish: &mqttconn.Publish{
+		Topic: topic, Retain: true,
+		Payload: []byte(value),
+	}}
 	if version != "" {
 		message.Properties = &mqttconn.Properties{User: mqttconn.UserProperties{{Key: versionProperty, Value: version}}}
 	}
@@ -106,23 +114,28 @@ func retained(topic, value, version string) mqttconn.Message {
 func set(t *testing.T, m *fsm.Machine, key, value string) {
 	t.Helper()
 	entry := fsm.Entry{Term: 1, Number: 3, Wall: 2000, Commands: []fsm.Command{{
-		Kind: fsm.KindSet, ID: fsm.RequestID{99}, Key: []byte(key), Value: []byte(value), Timestamp: hlc.Timestamp{Wall: 2000, NodeID: "c"},
-		Lifetime: 180_000, Principal: policy.Principal{ClientID: "c"},
+		Kind: fsm.KindSet, ID: fsm.RequestID{99}, Key: []byte(key), Value: []byte(value),
+		Timestamp: hlc.Timestamp{Wall: 2000, NodeID: "c"},
+		Lifetime:  180_000, Principal: policy.Principal{ClientID: "c"},
 	}}}
 	if _, err := m.Apply(m.Status().Index+1, 1, fsm.AppendEntry(nil, &entry)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// If the broker acknowledges corrections and does not retain them, the second pass of the comparison counts their topics as unretained. They are not
-// published again.
+// If the broker acknowledges corrections and does not retain them, the second pass of the
+// comparison counts their topics as unretained. They are not published again.
 func TestUnretainedTopicsAreFoundByTheSecondPass(t *testing.T) {
 	c := newComparing(stateWith(t, "absent", "old", "good", "hot"))
-	messages := []mqttconn.Message{retained("t/old", "of yesterday", ""), c.current(topic{"t/", "good"})}
+	messages := []mqttconn.Message{
+		retained("t/old", "of yesterday", ""),
+		c.current(topic{"t/", "good"}),
+	}
 	if found := c.run(messages...); found != (comparison{keys: 4, missing: 2, stale: 1}) {
 		t.Errorf("the first pass finds %+v", found)
 	}
-	if published := c.answer(true); !maps.Equal(published, map[topic]bool{{"t/", "absent"}: true, {"t/", "old"}: true, {"t/", "hot"}: true}) {
+	if published := c.answer(true); !maps.Equal(published,
+		map[topic]bool{{"t/", "absent"}: true, {"t/", "old"}: true, {"t/", "hot"}: true}) {
 		t.Errorf("the first pass corrects %v", published)
 	}
 	set(t, c.state, "hot", "v")
@@ -134,8 +147,8 @@ func TestUnretainedTopicsAreFoundByTheSecondPass(t *testing.T) {
 	}
 }
 
-// A pass may begin while a correction is not acknowledged. The broker may then still send the old retained message. That does not show that it fails to
-// retain the correction.
+// A pass may begin while a correction is not acknowledged. The broker may then still send the old
+// retained message. That does not show that it fails to retain the correction.
 func TestCorrectionUnderWayIsNotUnretained(t *testing.T) {
 	c := newComparing(stateWith(t, "old"))
 	old := retained("t/old", "of yesterday", "")
@@ -153,7 +166,8 @@ func TestCorrectionUnderWayIsNotUnretained(t *testing.T) {
 	}
 }
 
-// A topic that the broker refuses, and whose key was deleted, is in sync if the broker retains nothing on it. It then does not count as refused any more.
+// A topic that the broker refuses, and whose key was deleted, is in sync if the broker retains
+// nothing on it. It then does not count as refused any more.
 func TestRefusedTopicOfADeletedKeyIsInSync(t *testing.T) {
 	c := newComparing(stateWith(t))
 	gone := topic{"t/", "gone"}
@@ -171,8 +185,9 @@ func TestRefusedTopicOfADeletedKeyIsInSync(t *testing.T) {
 	}
 }
 
-// A retained message of a key that does not exist is to be cleared. If the broker refuses that, the topic counts as refused and is retried, even if the
-// broker refused it during the comparison or on an earlier connection.
+// A retained message of a key that does not exist is to be cleared. If the broker refuses that, the
+// topic counts as refused and is retried, even if the broker refused it during the comparison or on
+// an earlier connection.
 func TestRefusedClearingIsNotForgotten(t *testing.T) {
 	gone := topic{"t/", "gone"}
 	for name, before := range map[string]func(c *comparing){
@@ -205,7 +220,8 @@ func TestRefusedClearingIsNotForgotten(t *testing.T) {
 	}
 }
 
-// A refused topic whose key changes during a comparison is still to be published, whatever the comparison found before the change.
+// A refused topic whose key changes during a comparison is still to be published, whatever the
+// comparison found before the change.
 func TestChangeOfARefusedTopicIsNotForgotten(t *testing.T) {
 	hot := topic{"t/", "hot"}
 	for name, compare := range map[string]func(c *comparing, empty *fsm.Machine, change func()){
@@ -221,7 +237,9 @@ func TestChangeOfARefusedTopicIsNotForgotten(t *testing.T) {
 			c.desired.view = afterEach(c.desired.view, change)
 			c.end(p)
 		},
-		"the broker took the value and refused its deletion": func(c *comparing, empty *fsm.Machine, change func()) {
+		"the broker took the value and refused its deletion": func(c *comparing, empty *fsm.Machine,
+			change func(),
+		) {
 			c.state = empty
 			change()
 			c.run()
@@ -252,7 +270,8 @@ func afterEach(view func(func(*fsm.Machine)), then func()) func(func(*fsm.Machin
 	}
 }
 
-// If a key changes during a comparison, an older retained message of it does not count as stale. The topic is published again all the same.
+// If a key changes during a comparison, an older retained message of it does not count as stale.
+// The topic is published again all the same.
 func TestChangesDuringAComparisonAreNoCorrections(t *testing.T) {
 	c := newComparing(stateWith(t, "hot"))
 	hot := topic{"t/", "hot"}
@@ -266,7 +285,8 @@ func TestChangesDuringAComparisonAreNoCorrections(t *testing.T) {
 	}
 }
 
-// When too many keys change during a comparison, all topics count as touched. What the broker retains of a deleted key is cleared all the same.
+// When too many keys change during a comparison, all topics count as touched. What the broker
+// retains of a deleted key is cleared all the same.
 func TestMessageOfADeletedKeyIsClearedAmongManyChanges(t *testing.T) {
 	c := newComparing(stateWith(t))
 	for i := range maxTouched {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// progress is how far the leader is with the mirrors: what Status shows. It is safe for concurrent use.
+// progress is how far the leader is with the mirrors: what Status shows. It is safe for concurrent
+// use.
 type progress struct {
 	backlog *backlog
 	metrics *Metrics
@@ -14,20 +15,26 @@ type progress struct {
 
 	mu            sync.Mutex
 	leading       bool
-	hasConnection bool       // there is a connection
-	comparing     bool       // there is no connection, or the comparison has not ended, or another one is wanted
-	since         time.Time  // when comparing became true or the last comparison succeeded, whichever is later; zero without mirrors. See Status.Lag
-	resyncs       uint64     // how many times resync was called
-	resyncsSeen   uint64     // resyncs when the last comparison began
-	lastFound     comparison // result of the last comparison that has succeeded
-	corrected     comparison // messages found missing and stale since this node leads, or since the last resync
-	ended         time.Time  // when the last comparison succeeded
-	fault         string     // why there is no connection, or why the last comparison failed; empty otherwise
-	loggedRefused bool       // it was logged that the broker refuses topics
-	loggedUnshown bool       // it was logged that keys make no valid topic
+	hasConnection bool // there is a connection
+	// there is no connection, or the comparison has not ended, or another one is wanted
+	comparing bool
+	// when comparing became true or the last comparison succeeded, whichever is later; zero without
+	// mirrors. See Status.Lag
+	since       time.Time
+	resyncs     uint64     // how many times resync was called
+	resyncsSeen uint64     // resyncs when the last comparison began
+	lastFound   comparison // result of the last comparison that has succeeded
+	// messages found missing and stale since this node leads, or since the last resync
+	corrected comparison
+	ended     time.Time // when the last comparison succeeded
+	// why there is no connection, or why the last comparison failed; empty otherwise
+	fault         string
+	loggedRefused bool // it was logged that the broker refuses topics
+	loggedUnshown bool // it was logged that keys make no valid topic
 }
 
-// maxInSyncLag bounds Status.Lag while the mirrors count as in sync: younger changes need no acknowledgement yet.
+// maxInSyncLag bounds Status.Lag while the mirrors count as in sync: younger changes need no
+// acknowledgement yet.
 const maxInSyncLag = time.Second
 
 // status returns what the Mirror is doing. mirrored says that mirrors are in force.
@@ -41,14 +48,17 @@ func (p *progress) status(mirrored bool) Status {
 		return Status{Leading: true, Connected: true, InSync: true}
 	}
 	s := Status{
-		Leading: true, Connected: p.hasConnection, Comparing: p.comparing, Keys: p.lastFound.keys, Unshown: p.lastFound.unshown, Missing: p.corrected.missing,
-		Stale: p.corrected.stale, Blind: p.lastFound.blind, Dropped: p.lastFound.dropped, Unretained: p.lastFound.unretained, Refused: p.backlog.refusedCount(), Fault: p.fault,
+		Leading: true, Connected: p.hasConnection, Comparing: p.comparing, Keys: p.lastFound.keys,
+		Unshown: p.lastFound.unshown, Missing: p.corrected.missing,
+		Stale: p.corrected.stale, Blind: p.lastFound.blind, Dropped: p.lastFound.dropped,
+		Unretained: p.lastFound.unretained, Refused: p.backlog.refusedCount(), Fault: p.fault,
 	}
 	s.Topics, s.Lag = p.backlog.lag()
 	if (!s.Connected || s.Comparing) && !p.since.IsZero() {
 		s.Lag = max(s.Lag, time.Since(p.since))
 	}
-	s.InSync = s.Connected && !s.Comparing && !s.Dropped && s.Refused+s.Unretained == 0 && s.Lag < min(maxInSyncLag, time.Since(p.ended))
+	s.InSync = s.Connected && !s.Comparing && !s.Dropped && s.Refused+s.Unretained == 0 &&
+		s.Lag < min(maxInSyncLag, time.Since(p.ended))
 	return s
 }
 
@@ -56,7 +66,8 @@ func (p *progress) status(mirrored bool) Status {
 func (p *progress) beginIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.since, p.comparing, p.resyncsSeen, p.lastFound, p.fault = time.Time{}, false, p.resyncs, comparison{}, ""
+	p.since, p.comparing, p.resyncsSeen, p.lastFound, p.fault = time.Time{}, false, p.resyncs,
+		comparison{}, ""
 }
 
 // endIdle records that there may be mirrors.
@@ -66,7 +77,8 @@ func (p *progress) endIdle() {
 	p.markComparingLocked()
 }
 
-// countInvalidTopic counts a key that is not published because its topic is invalid (topic.isValid). It logs the first one.
+// countInvalidTopic counts a key that is not published because its topic is invalid
+// (topic.isValid). It logs the first one.
 func (p *progress) countInvalidTopic(t topic) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,7 +88,8 @@ func (p *progress) countInvalidTopic(t topic) {
 	p.metrics.countPublished(resultSkipped)
 	if !p.loggedUnshown {
 		p.loggedUnshown = true
-		p.log.Warn("a key of a mirror makes no topic that brokers take: it is not shown", "topic", t.String())
+		p.log.Warn("a key of a mirror makes no topic that brokers take: it is not shown", "topic",
+			t.String())
 	}
 }
 
@@ -97,7 +110,8 @@ func (p *progress) resync() bool {
 	return true
 }
 
-// connected records that a connection has begun, and opens the backlog for it. prefixes are what the topics of mirrors begin with.
+// connected records that a connection has begun, and opens the backlog for it. prefixes are what
+// the topics of mirrors begin with.
 func (p *progress) connected(prefixes []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,7 +120,8 @@ func (p *progress) connected(prefixes []string) {
 	p.backlog.begin(prefixes)
 }
 
-// disconnected closes the backlog, and records that the connection has ended. suspect says that a topic in flight may have ended the connection.
+// disconnected closes the backlog, and records that the connection has ended. suspect says that a
+// topic in flight may have ended the connection.
 func (p *progress) disconnected(suspect bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +151,8 @@ func (p *progress) warnRefused(t topic) {
 func (p *progress) beginLeading() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leading, p.comparing, p.since, p.lastFound, p.corrected, p.fault = true, true, time.Now(), comparison{}, comparison{}, ""
+	p.leading, p.comparing, p.since, p.lastFound, p.corrected, p.fault = true, true, time.Now(),
+		comparison{}, comparison{}, ""
 	p.loggedRefused, p.loggedUnshown = false, false
 	p.backlog.reset()
 }
@@ -163,11 +179,13 @@ func (p *progress) endComparison(found comparison) {
 	p.comparing = p.resyncsSeen != p.resyncs
 	if found.unshown > 0 && !p.loggedUnshown {
 		p.loggedUnshown = true
-		p.log.Warn("some keys of mirrors make no topic that brokers take: they are not shown", "keys", found.unshown)
+		p.log.Warn("some keys of mirrors make no topic that brokers take: they are not shown",
+			"keys", found.unshown)
 	}
 }
 
-// addCorrected counts what one pass of a comparison has corrected, also if the pass or the comparison failed after that.
+// addCorrected counts what one pass of a comparison has corrected, also if the pass or the
+// comparison failed after that.
 func (p *progress) addCorrected(found comparison) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,13 +11,17 @@ import (
 
 // newTestProgress returns the progress of a leader that has no connection.
 func newTestProgress() *progress {
-	p := &progress{backlog: newBacklog(), metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler)}
+	p := &progress{
+		backlog: newBacklog(), metrics: NewMetrics(prometheus.NewRegistry()),
+		log: slog.New(slog.DiscardHandler),
+	}
 	p.beginLeading()
 	return p
 }
 
-// The mirrors are in sync if a comparison has succeeded, and the broker has acknowledged everything except changes of the last second. They are not in
-// sync while the broker refuses a topic, also while that topic is tried again.
+// The mirrors are in sync if a comparison has succeeded, and the broker has acknowledged everything
+// except changes of the last second. They are not in sync while the broker refuses a topic, also
+// while that topic is tried again.
 func TestMirrorsAreInSyncOnceTheBrokerHasAnsweredAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestProgress()
@@ -77,7 +81,8 @@ func TestCorrectionsBeforeAFailureCount(t *testing.T) {
 	}
 }
 
-// The lag of a first mirror counts from the moment at which it came into force, not from the time when there was none.
+// The lag of a first mirror counts from the moment at which it came into force, not from the time
+// when there was none.
 func TestLagDoesNotCountTheTimeWithoutMirrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestProgress()

@@ -6,32 +6,38 @@ import (
 	"time"
 )
 
-// A broker does not take some topics: it refuses them by a PUBACK, or ends the connection, and then does not say which topic
-// it meant. So all topics that were in flight when a connection ended are suspects, and one topic is sent at a time until
-// they are answered. If the connection ends on one that was sent alone, that topic counts as refused, too. If it ends on
-// maxStrikes topics of a mirror, and takes none in between, nothing of that mirror is sent.
+// A broker does not take some topics: it refuses them by a PUBACK, or ends the connection, and then
+// does not say which topic it meant. So all topics that were in flight when a connection ended are
+// suspects, and one topic is sent at a time until they are answered. If the connection ends on one
+// that was sent alone, that topic counts as refused, too. If it ends on maxStrikes topics of a
+// mirror, and takes none in between, nothing of that mirror is sent.
 //
-// What is refused is tried again every retryInterval: all topics that were refused by a PUBACK; but of those on which a
-// connection ended, and of each mirror of which nothing is sent, only one. When the broker takes one, the others follow.
+// What is refused is tried again every retryInterval: all topics that were refused by a PUBACK; but
+// of those on which a connection ended, and of each mirror of which nothing is sent, only one. When
+// the broker takes one, the others follow.
 
 const (
-	// maxRefused bounds the topics that are remembered as refused. One for which there is no room is published again when its
-	// key changes, or when the broker is next compared with the state.
+	// maxRefused bounds the topics that are remembered as refused. One for which there is no room
+	// is published again when its key changes, or when the broker is next compared with the state.
 	maxRefused    = 4096
 	retryInterval = 5 * time.Minute
 	maxStrikes    = 3
-	// blamed is for how long a refusal by a PUBACK explains the end of the connection: some brokers do both.
+	// blamed is for how long a refusal by a PUBACK explains the end of the connection: some brokers
+	// do both.
 	blamed = 5 * time.Second
 )
 
-// refused is what is known of topics that the broker does not take. The lock of the backlog guards it.
+// refused is what is known of topics that the broker does not take. The lock of the backlog guards
+// it.
 type refused struct {
-	topics  map[topic]struct{}
-	ended   []topic        // those of topics on which a connection ended; the next to be tried is the first
-	strikes map[string]int // by topic.prefix: how many connections ended on topics of a mirror since it took one
-	retryAt time.Time      // when what is refused is tried again
-	due     []topic        // to be tried alone, one after the other, also on further connections
-	last    topic          // the last topic that was refused by a PUBACK, at lastAt
+	topics map[topic]struct{}
+	// those of topics on which a connection ended; the next to be tried is the first
+	ended []topic
+	// by topic.prefix: how many connections ended on topics of a mirror since it took one
+	strikes map[string]int
+	retryAt time.Time // when what is refused is tried again
+	due     []topic   // to be tried alone, one after the other, also on further connections
+	last    topic     // the last topic that was refused by a PUBACK, at lastAt
 	lastAt  time.Time
 	lost    bool // a topic is not in topics for lack of room
 }
@@ -66,7 +72,8 @@ func (r *refused) add(t topic, now time.Time) {
 func (r *refused) endedOn(t topic, now time.Time) {
 	r.add(t, now)
 	if r.has(t) {
-		r.ended = append(slices.DeleteFunc(r.ended, func(other topic) bool { return other == t }), t)
+		r.ended = append(slices.DeleteFunc(r.ended,
+			func(other topic) bool { return other == t }), t)
 	}
 	r.strikes[t.prefix]++
 }
@@ -77,7 +84,8 @@ func (r *refused) forget(chosen func(topic) bool) {
 	r.ended = slices.DeleteFunc(r.ended, chosen)
 }
 
-// acceptedLocked notes that the broker has taken a topic. If it had refused it before, it may take the others now.
+// acceptedLocked notes that the broker has taken a topic. If it had refused it before, it may take
+// the others now.
 func (b *backlog) acceptedLocked(t topic, now time.Time) {
 	r := &b.refused
 	denied := r.isDenied(t)
@@ -91,7 +99,8 @@ func (b *backlog) acceptedLocked(t topic, now time.Time) {
 		}
 	}
 	if denied {
-		for _, other := range b.awaitingLocked(func(other topic) bool { return other.prefix == t.prefix && !r.has(other) }) {
+		for _, other := range b.awaitingLocked(
+			func(other topic) bool { return other.prefix == t.prefix && !r.has(other) }) {
 			b.requeueLocked(other, now)
 		}
 	}
@@ -121,7 +130,8 @@ func (b *backlog) retryLocked(now time.Time) {
 		return
 	}
 	waiting := b.awaitingLocked(func(topic) bool { return true })
-	if len(waiting) == 0 { // after a reconnection the comparison may still find what is to be published
+	if len(waiting) == 0 {
+		// after a reconnection the comparison may still find what is to be published
 		r.retryAt = now.Add(step)
 		return
 	}
@@ -144,15 +154,20 @@ func (b *backlog) tryAloneLocked(now time.Time) {
 	t := due[i]
 	b.refused.due = slices.Delete(due, i, i+1)
 	b.topics[t], b.suspects[t] = queued, struct{}{}
-	b.queue = slices.Insert(b.queue, 0, &entry{topic: t, since: now}) // first: what is before it would be sent alone, too
+	// first: what is before it would be sent alone, too
+	b.queue = slices.Insert(b.queue, 0, &entry{topic: t, since: now})
 }
 
-// nextAloneLocked chooses, of the topics that wait for a retry, those that are tried although a connection may end on them:
-// one of those on which one did, in turn, and one of each mirror of which nothing is sent, first one that was never tried.
+// nextAloneLocked chooses, of the topics that wait for a retry, those that are tried although a
+// connection may end on them: one of those on which one did, in turn, and one of each mirror of
+// which nothing is sent, first one that was never tried.
 func (b *backlog) nextAloneLocked(waiting []topic) (chosen []topic) {
 	r := &b.refused
 	inTurn := func(among func(topic) bool) {
-		i := slices.IndexFunc(r.ended, func(t topic) bool { return b.topics[t] == awaitingRetry && among(t) })
+		i := slices.IndexFunc(r.ended, func(t topic) bool {
+			return b.topics[t] == awaitingRetry &&
+				among(t)
+		})
 		if i >= 0 {
 			next := r.ended[i]
 			r.ended = append(slices.Delete(r.ended, i, i+1), next)
@@ -162,7 +177,8 @@ func (b *backlog) nextAloneLocked(waiting []topic) (chosen []topic) {
 	inTurn(func(t topic) bool { return !r.isDenied(t) })
 	for _, prefix := range slices.Sorted(maps.Keys(r.strikes)) {
 		denied := func(t topic) bool { return t.prefix == prefix && r.isDenied(t) }
-		if i := slices.IndexFunc(waiting, func(t topic) bool { return denied(t) && !r.has(t) }); i >= 0 {
+		if i := slices.IndexFunc(waiting,
+			func(t topic) bool { return denied(t) && !r.has(t) }); i >= 0 {
 			chosen = append(chosen, waiting[i])
 		} else {
 			inTurn(denied)
@@ -188,7 +204,8 @@ func (b *backlog) connectionEndedLocked(now time.Time) {
 	}
 }
 
-// refusedCount returns how many topics the broker refuses, and how many wait because nothing of their mirror is sent.
+// refusedCount returns how many topics the broker refuses, and how many wait because nothing of
+// their mirror is sent.
 func (b *backlog) refusedCount() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -208,7 +225,8 @@ func (b *backlog) refusedToPublish() []topic {
 	return b.awaitingLocked(func(topic) bool { return true })
 }
 
-// dropSynced forgets the refused topics whose retained message equals the value in the store, according to a comparison.
+// dropSynced forgets the refused topics whose retained message equals the value in the store,
+// according to a comparison.
 func (b *backlog) dropSynced() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// strict is a broker that does not accept some topics: it refuses them, ends the connection, or does both.
+// strict is a broker that does not accept some topics: it refuses them, ends the connection, or
+// does both.
 type strict struct {
 	refuses func(topic) bool
 	ends    bool          // it ends the connection
@@ -16,7 +17,8 @@ type strict struct {
 	lost    int           // number of connections that it has ended
 }
 
-// run sends the topics of a backlog to the broker for the time d. It calls again for each further connection.
+// run sends the topics of a backlog to the broker for the time d. It calls again for each further
+// connection.
 func (s *strict) run(b *backlog, d time.Duration, again func()) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		var flight []*entry
@@ -45,22 +47,45 @@ func (s *strict) run(b *backlog, d time.Duration, again func()) {
 	}
 }
 
-// Whichever topics the broker refuses, and however it does, the topics of the other mirror are published soon, and few
-// connections are lost. The refused topics are published when the broker accepts them again.
+// Whichever topics the broker refuses, and however it does, the topics of the other mirror are
+// published soon, and few connections are lost. The refused topics are published when the broker
+// accepts them again.
 func TestRefusedTopicsKeepNothingElseFromBeingShown(t *testing.T) {
 	const topics = 500
-	mirrorOf := func(prefix string) func(topic) bool { return func(t topic) bool { return t.prefix == prefix } }
+	mirrorOf := func(prefix string) func(
+		topic) bool {
+		return func(t topic) bool { return t.prefix == prefix }
+	}
 	oneOf := func(t topic) bool { return t.prefix == "t/" && t.key == "7" }
 	for name, test := range map[string]struct {
 		broker strict
 		losses int // at most, in the first 15 minutes
 	}{
-		"a mirror, and says so":                          {strict{refuses: mirrorOf("t/"), answers: true}, 0},
-		"a mirror, and ends the connection, too":         {strict{refuses: mirrorOf("t/"), answers: true, ends: true}, 8},
-		"a mirror, by the end of the connection":         {strict{refuses: mirrorOf("t/"), ends: true}, 8},
-		"a topic, and says so":                           {strict{refuses: oneOf, answers: true}, 0},
-		"a topic, by the end of the connection":          {strict{refuses: oneOf, ends: true}, 5},
-		"each tenth topic, and ends the connection, too": {strict{refuses: func(t topic) bool { return t.prefix == "t/" && t.key[len(t.key)-1] == '1' }, answers: true, ends: true}, 55},
+		"a mirror, and says so": {strict{
+			refuses: mirrorOf("t/"),
+			answers: true,
+		}, 0},
+		"a mirror, and ends the connection, too": {strict{
+			refuses: mirrorOf("t/"),
+			answers: true, ends: true,
+		}, 8},
+		"a mirror, by the end of the connection": {strict{
+			refuses: mirrorOf("t/"),
+			ends:    true,
+		}, 8},
+		"a topic, and says so": {
+			strict{refuses: oneOf, answers: true},
+			0,
+		},
+		"a topic, by the end of the connection": {strict{refuses: oneOf, ends: true}, 5},
+		"each tenth topic, and ends the connection, too": {strict{
+			refuses: func(
+				t topic,
+			) bool {
+				return t.prefix == "t/" && t.key[len(t.key)-1] == '1'
+			}, answers: true,
+			ends: true,
+		}, 55},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -80,7 +105,8 @@ func TestRefusedTopicsKeepNothingElseFromBeingShown(t *testing.T) {
 				broker.run(b, 5*time.Minute, missing)
 				for i := range topics {
 					for _, prefix := range []string{"t/", "u/"} {
-						if one := (topic{prefix, fmt.Sprint(i)}); broker.shown[one] == 0 && !broker.refuses(one) {
+						if one := (topic{prefix, fmt.Sprint(i)}); broker.shown[one] == 0 &&
+							!broker.refuses(one) {
 							t.Fatalf("%s is not shown", one)
 						}
 					}
@@ -95,15 +121,16 @@ func TestRefusedTopicsKeepNothingElseFromBeingShown(t *testing.T) {
 				broker.refuses = func(topic) bool { return false }
 				broker.run(b, 2*retryInterval, missing)
 				if len(broker.shown) != 2*topics || b.refusedCount() != 0 {
-					t.Errorf("%d topics are shown at the end, %d refused", len(broker.shown), b.refusedCount())
+					t.Errorf("%d topics are shown at the end, %d refused", len(broker.shown),
+						b.refusedCount())
 				}
 			})
 		})
 	}
 }
 
-// One topic is sent at a time until what was in flight when the connection ended is answered. A restart of the broker has no
-// lasting effect.
+// One topic is sent at a time until what was in flight when the connection ended is answered. A
+// restart of the broker has no lasting effect.
 func TestSuspectsAreSentAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
@@ -133,8 +160,8 @@ func TestSuspectsAreSentAlone(t *testing.T) {
 	})
 }
 
-// Of the topics on which connections ended, one is tried every retryInterval, in turn. So is one of a mirror of which nothing
-// is sent.
+// Of the topics on which connections ended, one is tried every retryInterval, in turn. So is one of
+// a mirror of which nothing is sent.
 func TestTopicsThatEndConnectionsAreTriedInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
@@ -150,7 +177,8 @@ func TestTopicsThatEndConnectionsAreTriedInTurn(t *testing.T) {
 			b.take(time.Now())
 		}
 		tried := make(map[topic]int)
-		for range len(bad) + 9 { // each ends the connection: the suspects at once, then one per interval
+		for range len(bad) + 9 {
+			// each ends the connection: the suspects at once, then one per interval
 			b.end(true)
 			connect()
 			e := b.take(time.Now())
@@ -171,7 +199,8 @@ func TestTopicsThatEndConnectionsAreTriedInTurn(t *testing.T) {
 	})
 }
 
-// A refused topic for which there is no room in the list of refused topics is published when its key changes again.
+// A refused topic for which there is no room in the list of refused topics is published when its
+// key changes again.
 func TestRefusedTopicWithoutRoomIsPublishedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
@@ -193,8 +222,8 @@ func TestRefusedTopicWithoutRoomIsPublishedAgain(t *testing.T) {
 	})
 }
 
-// After a reconnection, a refused topic is not to be published until the comparison has found it. A retry that is due before
-// that is made then.
+// After a reconnection, a refused topic is not to be published until the comparison has found it. A
+// retry that is due before that is made then.
 func TestRetryIsNotLostByAReconnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()

@@ -27,9 +27,11 @@ type retainer struct {
 	rate int // bytes per second that the broker reads from a connection; 0 is no limit
 	// buffers says that the network accepts every write at once, and delivers it at rate.
 	buffers bool
-	// breaks reports whether the broker ends a comparison's connection after it has sent the retained messages, before the comparison ends. May be nil.
+	// breaks reports whether the broker ends a comparison's connection after it has sent the
+	// retained messages, before the comparison ends. May be nil.
 	breaks func() bool
-	// hides reports whether the broker does not send the retained message of a topic to a subscriber. May be nil.
+	// hides reports whether the broker does not send the retained message of a topic to a
+	// subscriber. May be nil.
 	hides func(topic string) bool
 
 	mu       sync.Mutex
@@ -40,7 +42,10 @@ type retainer struct {
 func (r *retainer) dial(context.Context, string) (net.Conn, error) {
 	here, there := net.Pipe()
 	if r.buffers {
-		here = &buffering{Conn: here, pieces: make(chan []byte, 10_000), closed: make(chan struct{})}
+		here = &buffering{
+			Conn: here, pieces: make(chan []byte, 10_000),
+			closed: make(chan struct{}),
+		}
 	}
 	go r.serve(there)
 	return here, nil
@@ -76,11 +81,21 @@ func (r *retainer) answers(packet *packets.ControlPacket) (answers []io.WriterTo
 	case *packets.Pingreq:
 		answers = append(answers, &packets.Pingresp{})
 	case *packets.Subscribe:
-		answers = append(answers, &packets.Suback{PacketID: content.PacketID, Reasons: make([]byte, len(content.Subscriptions)), Properties: &packets.Properties{}})
+		answers = append(answers,
+			&packets.Suback{
+				PacketID:   content.PacketID,
+				Reasons:    make([]byte, len(content.Subscriptions)),
+				Properties: &packets.Properties{},
+			})
 		for _, subscription := range content.Subscriptions {
 			for topic, message := range r.retained {
-				if strings.HasPrefix(topic, strings.TrimSuffix(subscription.Topic, "#")) && (r.hides == nil || !r.hides(topic)) {
-					answers = append(answers, &packets.Publish{Topic: topic, Retain: true, Payload: message.Payload, Properties: &packets.Properties{User: message.Properties.User}})
+				if strings.HasPrefix(topic, strings.TrimSuffix(subscription.Topic, "#")) &&
+					(r.hides == nil || !r.hides(topic)) {
+					answers = append(answers,
+						&packets.Publish{
+							Topic: topic, Retain: true, Payload: message.Payload,
+							Properties: &packets.Properties{User: message.Properties.User},
+						})
 				}
 			}
 		}
@@ -91,9 +106,14 @@ func (r *retainer) answers(packet *packets.ControlPacket) (answers []io.WriterTo
 			}
 		}
 		if content.QoS == 1 {
-			answers = append(answers, &packets.Puback{PacketID: content.PacketID, Properties: &packets.Properties{}})
+			answers = append(answers,
+				&packets.Puback{PacketID: content.PacketID, Properties: &packets.Properties{}})
 		} else {
-			answers = append(answers, &packets.Publish{Topic: content.Topic, Payload: content.Payload, Properties: &packets.Properties{}})
+			answers = append(answers,
+				&packets.Publish{
+					Topic: content.Topic, Payload: content.Payload,
+					Properties: &packets.Properties{},
+				})
 		}
 	}
 	return answers
@@ -153,14 +173,18 @@ func (c *buffering) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// run runs a Mirror of a state on a broker until the test ends. It must be called in a bubble of synctest.
+// run runs a Mirror of a state on a broker until the test ends. It must be called in a bubble of
+// synctest.
 func (r *retainer) run(t *testing.T, state *fsm.Machine) *Mirror {
 	t.Helper()
 	r.retained = make(map[string]*packets.Publish)
 	m := New(Config{Cluster: "c", MaxPacket: 8 << 20}, Environment{
 		Login: &mqttconn.Login{
 			KeepAlive: 30 * time.Second, Timeout: 10 * time.Second, Window: 100,
-			Dialer: &mqttconn.Dialer{Addresses: []mqttconn.Address{{}}, Timeout: 10 * time.Second, Network: r.dial},
+			Dialer: &mqttconn.Dialer{
+				Addresses: []mqttconn.Address{{}}, Timeout: 10 * time.Second,
+				Network: r.dial,
+			},
 		},
 		Confirm: func(context.Context) error { return nil },
 		View:    func(f func(*fsm.Machine)) { f(state) },
@@ -196,31 +220,43 @@ func TestCorrectionsOfAFailedPassCount(t *testing.T) {
 		m := broker.run(t, stateWith(t))
 		time.Sleep(time.Minute)
 		broker.mu.Lock()
-		broker.retained["t/forged"] = &packets.Publish{Payload: []byte("x"), Properties: &packets.Properties{}}
+		broker.retained["t/forged"] = &packets.Publish{
+			Payload:    []byte("x"),
+			Properties: &packets.Properties{},
+		}
 		broker.mu.Unlock()
 		broken <- struct{}{}
 		m.Resync()
 		time.Sleep(time.Minute)
-		if s := m.Status(); !s.InSync || s.Stale != 1 || len(broken) != 0 || broker.retains("t/forged") {
+		if s := m.Status(); !s.InSync || s.Stale != 1 || len(broken) != 0 ||
+			broker.retains("t/forged") {
 			t.Errorf("%+v", s)
 		}
 	})
 }
 
-// The stale messages that a comparison corrects count even if it is blind: the broker does not send all that it retains.
+// The stale messages that a comparison corrects count even if it is blind: the broker does not send
+// all that it retains.
 func TestCorrectionsOfABlindComparisonCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hides := atomic.Bool{}
-		broker := &retainer{hides: func(topic string) bool { return hides.Load() && topic != "t/forged" }}
+		broker := &retainer{hides: func(topic string) bool {
+			return hides.Load() &&
+				topic != "t/forged"
+		}}
 		m := broker.run(t, stateWith(t, "a"))
 		time.Sleep(time.Minute)
 		broker.mu.Lock()
-		broker.retained["t/forged"] = &packets.Publish{Payload: []byte("x"), Properties: &packets.Properties{}}
+		broker.retained["t/forged"] = &packets.Publish{
+			Payload:    []byte("x"),
+			Properties: &packets.Properties{},
+		}
 		broker.mu.Unlock()
 		hides.Store(true)
 		m.Resync()
 		time.Sleep(time.Minute)
-		if s := m.Status(); !s.Blind || s.Stale != 1 || s.Missing != 0 || broker.retains("t/forged") {
+		if s := m.Status(); !s.Blind || s.Stale != 1 || s.Missing != 0 ||
+			broker.retains("t/forged") {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -262,8 +298,9 @@ func TestKeysWithoutATopicAreCounted(t *testing.T) {
 	})
 }
 
-// A value whose transfer takes longer than the keep-alive time is published if the connection accepts it slowly. If a buffer accepts it at once, the
-// keep-alive ends the connection. The value is then not published, but other topics are.
+// A value whose transfer takes longer than the keep-alive time is published if the connection
+// accepts it slowly. If a buffer accepts it at once, the keep-alive ends the connection. The value
+// is then not published, but other topics are.
 func TestLargeValueOnASlowConnectionIsPublishedIfItIsAccepted(t *testing.T) {
 	t.Run("the connection takes bytes", func(t *testing.T) { checkLargeValue(t, false) })
 	t.Run("a buffer takes them", func(t *testing.T) { checkLargeValue(t, true) })
@@ -287,7 +324,8 @@ func checkLargeValue(t *testing.T, buffers bool) {
 	})
 }
 
-// Before any mirror is in force no topic is owned. After that, a topic is owned if it begins with a mirror's prefix.
+// Before any mirror is in force no topic is owned. After that, a topic is owned if it begins with a
+// mirror's prefix.
 func TestMirrorOwnsTheTopicsBelowItsPrefix(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before := New(Config{}, Environment{})

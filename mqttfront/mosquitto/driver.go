@@ -1,5 +1,6 @@
-// Package mosquitto implements broker.Driver for Mosquitto. It reads client disconnects from the log topic (2.0 and later) or from the
-// connection-state topics (2.1), and kicks clients with the dynamic security plugin.
+// Package mosquitto implements broker.Driver for Mosquitto. It reads client disconnects from the
+// log topic (2.0 and later) or from the connection-state topics (2.1), and kicks clients with the
+// dynamic security plugin.
 package mosquitto
 
 import (
@@ -41,19 +42,25 @@ func New(config presence.Config) *Driver {
 // ErrRefused is wrapped by the errors that the dynamic security plugin returned.
 var ErrRefused = errors.New("refused by the dynamic security plugin")
 
-// Kick implements broker.Driver: it disconnects the client that published a request. The plugin disconnects all clients of a user name when that user is
-// modified. So Kick sends a modifyClient that changes nothing. It does not use disableClient and enableClient: the broker could stop between the two, or an
-// administrator could have disabled the user meanwhile.
+// Kick implements broker.Driver: it disconnects the client that published a request. The plugin
+// disconnects all clients of a user name when that user is modified. So Kick sends a modifyClient
+// that changes nothing. It does not use disableClient and enableClient: the broker could stop
+// between the two, or an administrator could have disabled the user meanwhile.
 func (d *Driver) Kick(ctx context.Context, publisher broker.Publisher) error {
 	switch publisher.Username {
 	case "":
 		return fmt.Errorf("%w: the request carries no user name; set identity.usernameProperty if the broker can add it", broker.ErrUnsupported)
 	case d.username:
-		return fmt.Errorf("%w: %s is the nodes' own user", broker.ErrUnsupported, publisher.Username)
+		return fmt.Errorf("%w: %s is the nodes' own user", broker.ErrUnsupported,
+			publisher.Username)
 	}
 	correlation, answer := d.expect()
 	defer d.forget(correlation)
-	command, err := json.Marshal(commands{[]command{{Command: "modifyClient", Username: publisher.Username, CorrelationData: correlation}}})
+	command, err := json.Marshal(
+		commands{[]command{{
+			Command: "modifyClient", Username: publisher.Username,
+			CorrelationData: correlation,
+		}}})
 	if err != nil {
 		return err
 	}
@@ -85,12 +92,14 @@ type responses struct {
 	} `json:"responses"`
 }
 
-// expect registers a pending command. It returns its correlation data and the channel for the response.
+// expect registers a pending command. It returns its correlation data and the channel for the
+// response.
 func (d *Driver) expect() (correlation string, answer <-chan error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lastCommand++ // unique together with the time, also after a restart
-	correlation = "holdfast-" + strconv.FormatInt(d.Origin(nil).Time, 36) + "-" + strconv.FormatUint(d.lastCommand, 36)
+	correlation = "holdfast-" + strconv.FormatInt(d.Origin(nil).Time, 36) + "-" +
+		strconv.FormatUint(d.lastCommand, 36)
 	channel := make(chan error, 1)
 	d.pending[correlation] = channel
 	return correlation, channel

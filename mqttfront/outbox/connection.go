@@ -10,33 +10,39 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// stableUptime is how long a connection must have been up for the next one to be tried without a delay.
+// stableUptime is how long a connection must have been up for the next one to be tried without a
+// delay.
 const stableUptime = time.Second
 
-// connection is one client id under which a leader publishes, for as long as the node leads. It sends what its queue has. It opens a new network
-// connection when the last one is lost.
+// connection is one client id under which a leader publishes, for as long as the node leads. It
+// sends what its queue has. It opens a new network connection when the last one is lost.
 type connection struct {
 	config    *Config
 	env       *Environment
 	penalties *penalties
-	onLost    func(connectedAt time.Time, uptime time.Duration) // called for a lost connection when the next one is up
-	handler   Handler
-	clientID  string
-	queue     *queue
+	// called for a lost connection when the next one is up
+	onLost   func(connectedAt time.Time, uptime time.Duration)
+	handler  Handler
+	clientID string
+	queue    *queue
 
 	refusalLogged atomic.Bool             // it was logged that the broker refuses a reply
 	refused       atomic.Pointer[refusal] // the latest reply that the broker refused
-	// suspect is the penalty key of the client whose refused reply preceded the latest loss, suspectLosses how often in a row, and spared for how
-	// many losses in a row nobody in flight was blamed. Owned by the goroutine that publishes.
+	// suspect is the penalty key of the client whose refused reply preceded the latest loss,
+	// suspectLosses how often in a row, and spared for how many losses in a row nobody in flight
+	// was blamed. Owned by the goroutine that publishes.
 	suspect               string
 	suspectLosses, spared int
 
 	created   time.Time
 	downSince atomic.Int64 // see sinceCreated; 0 while the connection is up
-	maxPacket atomic.Int64 // size in bytes of the largest packet that the broker accepts, by the latest CONNACK; first set by Connections.start
+	// size in bytes of the largest packet that the broker accepts, by the latest CONNACK; first set
+	// by Connections.start
+	maxPacket atomic.Int64
 
-	// notified holds the clients to which a notification was sent since startRecordIfNeeded last began a TLS record. The current record may contain that
-	// notification. Owned by the goroutine that publishes.
+	// notified holds the clients to which a notification was sent since startRecordIfNeeded last
+	// began a TLS record. The current record may contain that notification. Owned by the goroutine
+	// that publishes.
 	notified map[string]struct{}
 }
 
@@ -70,7 +76,9 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 			}
 			if last.uptime > stableUptime {
 				delay.Reset()
-			} else { // another process may use this client id: back off, so that the two do not take over from each other in step
+			} else {
+				// another process may use this client id: back off, so that the two do not take
+				// over from each other in step
 				delay.Wait(ctx)
 			}
 		}
@@ -96,7 +104,8 @@ func (c *connection) serve(ctx context.Context, publisher *mqttconn.Publisher) l
 	l.uptime, l.err = time.Since(l.connectedAt), publisher.Err()
 	if ctx.Err() == nil {
 		c.env.Metrics.losses.Inc()
-		c.env.Log.Warn("a publishing connection was lost", "client", c.clientID, "error", l.err, "taken_over", mqttconn.IsTakenOver(l.err))
+		c.env.Log.Warn("a publishing connection was lost", "client", c.clientID, "error", l.err,
+			"taken_over", mqttconn.IsTakenOver(l.err))
 	}
 	return l
 }
@@ -117,10 +126,12 @@ func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error)
 	return publisher, nil
 }
 
-// brokerEnded reports whether the broker probably ended a connection because of a message on it: the node's own session was up all the time since the
-// connection began, and the connection did not end by a session takeover, by this node, or by the broker's silence.
+// brokerEnded reports whether the broker probably ended a connection because of a message on it:
+// the node's own session was up all the time since the connection began, and the connection did not
+// end by a session takeover, by this node, or by the broker's silence.
 func (c *connection) brokerEnded(l loss) bool {
-	if errors.Is(l.err, mqttconn.ErrSilent) || errors.Is(l.err, mqttconn.ErrClosed) || mqttconn.IsTakenOver(l.err) {
+	if errors.Is(l.err, mqttconn.ErrSilent) || errors.Is(l.err, mqttconn.ErrClosed) ||
+		mqttconn.IsTakenOver(l.err) {
 		return false
 	}
 	return c.env.SessionUpSince(l.connectedAt)
@@ -132,22 +143,27 @@ type refusal struct {
 	at      time.Time
 }
 
-// refusalWindow is how long after a refused reply the end of the connection counts as its consequence.
+// refusalWindow is how long after a refused reply the end of the connection counts as its
+// consequence.
 const refusalWindow = time.Second
 
-// refusedLosses is how many connections must end just after a refused reply to one client for the client to be blamed: one loss is no proof.
+// refusedLosses is how many connections must end just after a refused reply to one client for the
+// client to be blamed: one loss is no proof.
 const refusedLosses = 2
 
-// maxSpared bounds the losses in a row for which nobody is blamed because a reply was refused just before. A client that has replies refused
-// all the time must not keep another reply, for which the broker ends connections, from being dropped.
+// maxSpared bounds the losses in a row for which nobody is blamed because a reply was refused just
+// before. A client that has replies refused all the time must not keep another reply, for which the
+// broker ends connections, from being dropped.
 const maxSpared = 4
 
-// blameRefused penalizes the client whose reply the broker refused just before it ended the connection, the second time, and reports whether
-// the outputs in flight are not to be blamed. Mosquitto 2.0 with max_queued_messages 0 acknowledges a reply that its access rules refuse with
+// blameRefused penalizes the client whose reply the broker refused just before it ended the
+// connection, the second time, and reports whether the outputs in flight are not to be blamed.
+// Mosquitto 2.0 with max_queued_messages 0 acknowledges a reply that its access rules refuse with
 // an error, and then ends the connection. What was in flight behind it has no part in that.
 func (c *connection) blameRefused(l loss) bool {
 	r := c.refused.Swap(nil)
-	if r == nil || r.at.Before(l.connectedAt) || l.connectedAt.Add(l.uptime).Sub(r.at) > refusalWindow {
+	if r == nil || r.at.Before(l.connectedAt) ||
+		l.connectedAt.Add(l.uptime).Sub(r.at) > refusalWindow {
 		c.spared = 0
 		return false
 	}
@@ -168,12 +184,14 @@ func (c *connection) blameRefused(l loss) bool {
 func (c *connection) penalize(r *wire.Request, why string) {
 	c.penalties.add(r, time.Now())
 	c.env.Log.Warn(why+"; it gets no replies for a while",
-		"client", r.Command.Principal.ClientID, "user", r.Command.Principal.Username, "response_topic", r.ResponseTopic, "penalty", penaltyTime)
+		"client", r.Command.Principal.ClientID, "user", r.Command.Principal.Username,
+		"response_topic", r.ResponseTopic, "penalty", penaltyTime)
 	c.handler.Kick(r)
 }
 
-// requeue puts the outputs in flight back into the queue. blamed says that the broker ended the last connection because of one of them. An output that was
-// blamed too often is dropped, with all replies to the same client. requeue reports whether it dropped any.
+// requeue puts the outputs in flight back into the queue. blamed says that the broker ended the
+// last connection because of one of them. An output that was blamed too often is dropped, with all
+// replies to the same client. requeue reports whether it dropped any.
 func (c *connection) requeue(blamed bool) bool {
 	abandoned := c.queue.requeue(blamed)
 	for _, o := range abandoned {
@@ -202,7 +220,8 @@ func (c *connection) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 			}
 			continue
 		}
-		publisher.Expedite(o.blamedLosses >= soloAfter) // if it has ended several connections, it is sent alone
+		// if it has ended several connections, it is sent alone
+		publisher.Expedite(o.blamedLosses >= soloAfter)
 		if !c.send(ctx, publisher, o) {
 			return
 		}
@@ -225,17 +244,22 @@ func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o 
 	}
 	if errors.Is(err, mqttconn.ErrTooLarge) {
 		c.env.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
-		c.env.Log.Warn("a reply or notification was dropped: it is larger than the broker accepts", "kind", o.kind())
+		c.env.Log.Warn("a reply or notification was dropped: it is larger than the broker accepts",
+			"kind", o.kind())
 		c.finish(o)
 		return true
 	}
-	return err == nil // an output that could not be sent stays in the in-flight list; requeue puts it back, and counts no loss
+	// an output that could not be sent stays in the in-flight list; requeue puts it back, and
+	// counts no loss
+	return err == nil
 }
 
-// startRecordIfNeeded begins a new TLS record before an output to a client that has a notification in the current record. If a client did not subscribe to
-// its notifications, the plugin for Mosquitto delivers copies of them to it, at the end of the record. To keep the order, the plugin must also copy each
-// later output to that client in the same record, and a copy gets a fixed message expiry instead of its own. In a new record the broker delivers a reply
-// itself, with its own expiry.
+// startRecordIfNeeded begins a new TLS record before an output to a client that has a notification
+// in the current record. If a client did not subscribe to its notifications, the plugin for
+// Mosquitto delivers copies of them to it, at the end of the record. To keep the order, the plugin
+// must also copy each later output to that client in the same record, and a copy gets a fixed
+// message expiry instead of its own. In a new record the broker delivers a reply itself, with its
+// own expiry.
 func (c *connection) startRecordIfNeeded(publisher *mqttconn.Publisher, o *Output) {
 	client := o.client()
 	if _, again := c.notified[client]; again || len(c.notified) >= maxNotified {
@@ -247,7 +271,8 @@ func (c *connection) startRecordIfNeeded(publisher *mqttconn.Publisher, o *Outpu
 	}
 }
 
-// publishDone is called once for each output that was sent: with the reason code of its PUBACK, or with an error if the connection ended first.
+// publishDone is called once for each output that was sent: with the reason code of its PUBACK, or
+// with an error if the connection ended first.
 func (c *connection) publishDone(o *Output, reason byte, err error) {
 	if err != nil {
 		c.queue.markLost(o)
@@ -259,7 +284,8 @@ func (c *connection) publishDone(o *Output, reason byte, err error) {
 			c.env.Metrics.repliesRefused.Inc()
 			c.refused.Store(&refusal{o.Request, time.Now()})
 			if c.refusalLogged.CompareAndSwap(false, true) {
-				c.env.Log.Warn("the broker refuses a reply, and may refuse others: do its access rules let nodes publish there?", "topic", o.Request.ResponseTopic, "reason", reason)
+				c.env.Log.Warn(
+					"the broker refuses a reply, and may refuse others: do its access rules let nodes publish there?", "topic", o.Request.ResponseTopic, "reason", reason)
 			}
 		}
 		return
@@ -275,7 +301,8 @@ func (c *connection) publishDone(o *Output, reason byte, err error) {
 	}
 }
 
-// finish ends an output that is in flight and reports it as published: the broker acknowledged it, or it expired, or it is too large.
+// finish ends an output that is in flight and reports it as published: the broker acknowledged it,
+// or it expired, or it is too large.
 func (c *connection) finish(o *Output) {
 	c.queue.finish(o)
 	c.handler.Published(o)
@@ -289,7 +316,8 @@ func (c *connection) down(now time.Time) time.Duration {
 	return 0
 }
 
-// sinceCreated returns a moment in nanoseconds since the connection was created, by the monotonic clock.
+// sinceCreated returns a moment in nanoseconds since the connection was created, by the monotonic
+// clock.
 func (c *connection) sinceCreated(moment time.Time) int64 {
 	return int64(moment.Sub(c.created)) + 1
 }

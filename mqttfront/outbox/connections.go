@@ -10,7 +10,8 @@ import (
 	"holdfast/internal/mqttconn"
 )
 
-// Connections are the publishing connections of one leadership. All methods are safe for concurrent use.
+// Connections are the publishing connections of one leadership. All methods are safe for concurrent
+// use.
 type Connections struct {
 	env       *Environment
 	penalties *penalties
@@ -20,8 +21,10 @@ type Connections struct {
 	closed    func() // called at the end of Close
 }
 
-// connect connects all connections. It confirms the leadership before the first CONNECT and again after the last CONNACK. Nothing is published before the
-// second confirmation. Otherwise a deposed leader that was paused just before its CONNECT would disconnect the leader and repeat old replies.
+// connect connects all connections. It confirms the leadership before the first CONNECT and again
+// after the last CONNACK. Nothing is published before the second confirmation. Otherwise a deposed
+// leader that was paused just before its CONNECT would disconnect the leader and repeat old
+// replies.
 func (c *Connections) connect(ctx context.Context) (publishers []*mqttconn.Publisher, err error) {
 	defer func() {
 		if err != nil {
@@ -47,7 +50,8 @@ func (c *Connections) connect(ctx context.Context) (publishers []*mqttconn.Publi
 func (c *Connections) start(ctx context.Context, publishers []*mqttconn.Publisher) {
 	ctx, c.stop = context.WithCancel(ctx)
 	for i, connection := range c.all {
-		connection.maxPacket.Store(int64(publishers[i].MaxPacket())) // before a request is executed: MaxPacket bounds the reply of a transaction
+		// before a request is executed: MaxPacket bounds the reply of a transaction
+		connection.maxPacket.Store(int64(publishers[i].MaxPacket()))
 		c.work.Go(func() { connection.run(ctx, publishers[i]) })
 	}
 }
@@ -59,7 +63,8 @@ func (c *Connections) Close() {
 	c.closed()
 }
 
-// MaxPacket returns the size in bytes of the largest packet that the broker accepts, by its latest CONNACKs; math.MaxInt64 without a limit.
+// MaxPacket returns the size in bytes of the largest packet that the broker accepts, by its latest
+// CONNACKs; math.MaxInt64 without a limit.
 func (c *Connections) MaxPacket() int64 {
 	least := int64(math.MaxInt64)
 	for _, connection := range c.all {
@@ -68,8 +73,9 @@ func (c *Connections) MaxPacket() int64 {
 	return least
 }
 
-// Send queues an output on the connection on which its client receives everything. It returns the outputs that are given up: the
-// oldest notifications if too many wait, or the output itself while its client has a penalty. Handler.Published is not called for these.
+// Send queues an output on the connection on which its client receives everything. It returns the
+// outputs that are given up: the oldest notifications if too many wait, or the output itself while
+// its client has a penalty. Handler.Published is not called for these.
 func (c *Connections) Send(client string, o *Output) (dropped []*Output) {
 	if o.Request != nil && c.penalties.has(o.Request, time.Now()) {
 		c.env.Metrics.abandoned.WithLabelValues(o.kind()).Inc()

@@ -27,7 +27,9 @@ import (
 type fakeBroker struct {
 	poison  string // the broker ends the connection at a message on this topic
 	refused string // the broker refuses messages on this topic: its PUBACK has reason code 0x87
-	ends    bool   // it ends the connection at the message behind a refused one, as Mosquitto 2.0 with max_queued_messages 0
+	// it ends the connection at the message behind a refused one, as Mosquitto 2.0 with
+	// max_queued_messages 0
+	ends bool
 
 	mu        sync.Mutex
 	clients   []string // client ids, in the order of their connections
@@ -57,7 +59,10 @@ func (b *fakeBroker) serve(conn net.Conn) {
 			}
 			if publish.Topic == b.refused {
 				refused = true
-				return &packets.Puback{PacketID: publish.PacketID, ReasonCode: 0x87, Properties: &packets.Properties{}}, true
+				return &packets.Puback{
+					PacketID: publish.PacketID, ReasonCode: 0x87,
+					Properties: &packets.Properties{},
+				}, true
 			}
 			b.published = append(b.published, publish.Topic)
 		}
@@ -72,7 +77,8 @@ func (b *fakeBroker) topics() []string {
 	return slices.Clone(b.published)
 }
 
-// recorder is a Handler that records the replies that are published or whose clients are to be kicked.
+// recorder is a Handler that records the replies that are published or whose clients are to be
+// kicked.
 type recorder struct {
 	mu                sync.Mutex
 	published, kicked []string // response topics
@@ -91,7 +97,10 @@ func (r *recorder) Kick(request *wire.Request) {
 }
 
 func newTestOutbox(broker *fakeBroker, confirm func(context.Context) error) *Outbox {
-	return New(Config{Cluster: "holdfast", Connections: 2, MaxNotifications: 10, MaxNotificationBytes: 1000}, Environment{
+	return New(Config{
+		Cluster: "holdfast", Connections: 2, MaxNotifications: 10,
+		MaxNotificationBytes: 1000,
+	}, Environment{
 		Connect: broker.connect, Confirm: confirm, TrustedIdentity: func() bool { return false },
 		SessionUpSince: func(time.Time) bool { return true },
 		Backoff: func() *backoff.Backoff { // waits half of these delays
@@ -104,8 +113,9 @@ func newTestOutbox(broker *fakeBroker, confirm func(context.Context) error) *Out
 
 func confirmed(context.Context) error { return nil }
 
-// A reply on which the broker ends connections is given up, and its client is kicked. Replies to other clients are delivered. Further replies to the
-// kicked client are given up at once until its penalty ends.
+// A reply on which the broker ends connections is given up, and its client is kicked. Replies to
+// other clients are delivered. Further replies to the kicked client are given up at once until its
+// penalty ends.
 func TestOutboxGivesUpWhatTheBrokerDoesNotTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, handler := &fakeBroker{poison: "poison"}, &recorder{}
@@ -122,7 +132,8 @@ func TestOutboxGivesUpWhatTheBrokerDoesNotTake(t *testing.T) {
 		}
 		time.Sleep(time.Minute / 2)
 		handler.mu.Lock()
-		if len(handler.kicked) != 1 || handler.kicked[0] != "poison" || len(handler.published) != 2 {
+		if len(handler.kicked) != 1 || handler.kicked[0] != "poison" ||
+			len(handler.published) != 2 {
 			t.Errorf("kicked %v, published %v", handler.kicked, handler.published)
 		}
 		handler.mu.Unlock()
@@ -136,8 +147,8 @@ func TestOutboxGivesUpWhatTheBrokerDoesNotTake(t *testing.T) {
 	})
 }
 
-// † Where a broker ends the connection because its rules refuse a reply, the client of that reply gets the penalty, and nobody whose
-// reply was in flight behind it.
+// † Where a broker ends the connection because its rules refuse a reply, the client of that reply
+// gets the penalty, and nobody whose reply was in flight behind it.
 func TestRefusedReplyIsBlamedForTheEndOfAConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, handler := &fakeBroker{refused: "plant/x", ends: true}, &recorder{}
@@ -164,8 +175,8 @@ func TestRefusedReplyIsBlamedForTheEndOfAConnection(t *testing.T) {
 	})
 }
 
-// A user with many client ids has a penalty when several of them have one, where the broker vouches for users. One client of a user that many share
-// is penalized alone.
+// A user with many client ids has a penalty when several of them have one, where the broker vouches
+// for users. One client of a user that many share is penalized alone.
 func TestUserHasAPenaltyWhenSeveralClientsDo(t *testing.T) {
 	request := func(user, id string) *wire.Request {
 		r := &wire.Request{ResponseTopic: "clients/" + id + "/r"}
@@ -184,7 +195,13 @@ func TestUserHasAPenaltyWhenSeveralClientsDo(t *testing.T) {
 	for _, c := range []struct {
 		user, id string
 		want     bool
-	}{{"eve", "eve-9", true}, {"bob", "bob-1", false}, {"eve2", "the same", true}, {"eve2", "another", false}, {"", "eve-8", false}} {
+	}{
+		{"eve", "eve-9", true},
+		{"bob", "bob-1", false},
+		{"eve2", "the same", true},
+		{"eve2", "another", false},
+		{"", "eve-8", false},
+	} {
 		if got := p.has(request(c.user, c.id), now); got != c.want {
 			t.Errorf("user %q, client %q: %t", c.user, c.id, got)
 		}
@@ -194,10 +211,12 @@ func TestUserHasAPenaltyWhenSeveralClientsDo(t *testing.T) {
 	}
 }
 
-// A reply that the broker refuses is counted: its client gets no answer, and an operator has to see why.
+// A reply that the broker refuses is counted: its client gets no answer, and an operator has to see
+// why.
 func TestRefusedRepliesAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o, registry := newTestOutbox(&fakeBroker{refused: "denied"}, confirmed), prometheus.NewRegistry()
+		o, registry := newTestOutbox(&fakeBroker{refused: "denied"}, confirmed),
+			prometheus.NewRegistry()
 		o.env.Metrics = NewMetrics(registry)
 		c, err := o.Connect(t.Context(), &recorder{})
 		if err != nil {
@@ -234,13 +253,15 @@ func TestTakeOverUsesTheClientIDsOfTheCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Close()
-		if len(broker.clients) != 2 || broker.clients[0] != "holdfast-out-0" || broker.clients[1] != "holdfast-out-1" {
+		if len(broker.clients) != 2 || broker.clients[0] != "holdfast-out-0" ||
+			broker.clients[1] != "holdfast-out-1" {
 			t.Errorf("%v", broker.clients)
 		}
 	})
 }
 
-// Down counts the time without a connection from the beginning of a leadership. It is 0 after the leadership.
+// Down counts the time without a connection from the beginning of a leadership. It is 0 after the
+// leadership.
 func TestDownCountsOnlyWhileLeading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("no leader")
@@ -265,23 +286,30 @@ func TestDownCountsOnlyWhileLeading(t *testing.T) {
 	})
 }
 
-// The broker is blamed for the end of a connection only if the node's own session stayed up, and no other cause is known. Otherwise no message on the
-// connection is at fault.
+// The broker is blamed for the end of a connection only if the node's own session stayed up, and no
+// other cause is known. Otherwise no message on the connection is at fault.
 func TestBrokerIsBlamedOnlyWithoutAnotherCause(t *testing.T) {
 	for name, test := range map[string]struct {
 		up   bool
 		by   error
 		want bool
 	}{
-		"the broker":                    {true, io.EOF, true},
-		"the broker, with a reason":     {true, &mqttconn.ReasonCodeError{Reason: 0x90}, true},
-		"another client of the same id": {true, &mqttconn.ReasonCodeError{Reason: mqttconn.ReasonSessionTakenOver}, false},
-		"the network":                   {true, mqttconn.ErrSilent, false},
-		"this side":                     {true, mqttconn.ErrClosed, false},
-		"the broker's end":              {false, io.EOF, false},
+		"the broker":                {true, io.EOF, true},
+		"the broker, with a reason": {true, &mqttconn.ReasonCodeError{Reason: 0x90}, true},
+		"another client of the same id": {
+			true,
+			&mqttconn.ReasonCodeError{Reason: mqttconn.ReasonSessionTakenOver}, false,
+		},
+		"the network":      {true, mqttconn.ErrSilent, false},
+		"this side":        {true, mqttconn.ErrClosed, false},
+		"the broker's end": {false, io.EOF, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := connection{env: &Environment{SessionUpSince: func(time.Time) bool { return test.up }}}
+			c := connection{env: &Environment{SessionUpSince: func(
+				time.Time,
+			) bool {
+				return test.up
+			}}}
 			if got := c.brokerEnded(loss{connectedAt: time.Now(), err: test.by}); got != test.want {
 				t.Errorf("%v, want %v", got, test.want)
 			}
@@ -303,7 +331,8 @@ func TestPenaltiesAreBounded(t *testing.T) {
 	}
 }
 
-// Frequent losses count as a takeover loop (two clients take one client id from each other), which is logged once. Rare losses do not count.
+// Frequent losses count as a takeover loop (two clients take one client id from each other), which
+// is logged once. Rare losses do not count.
 func TestTakeoverLoopIsDetectedOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		interval time.Duration
@@ -334,9 +363,17 @@ func TestWatermarkCoversWhatIsDeliveredWithoutAGap(t *testing.T) {
 		done  uint64
 		moved bool
 		index uint64
-	}{{11, false, 0}, {10, false, 0}, {0, false, 0}, {10, true, 10}, {11, true, 11}, {12, true, 12}} {
+	}{
+		{11, false, 0},
+		{10, false, 0},
+		{0, false, 0},
+		{10, true, 10},
+		{11, true, 11},
+		{12, true, 12},
+	} {
 		if moved := w.Done(step.done); moved != step.moved || w.Index() != step.index {
-			t.Errorf("after %d: moved %v to %d, want %v to %d", step.done, moved, w.Index(), step.moved, step.index)
+			t.Errorf("after %d: moved %v to %d, want %v to %d", step.done, moved, w.Index(),
+				step.moved, step.index)
 		}
 	}
 }
@@ -344,7 +381,10 @@ func TestWatermarkCoversWhatIsDeliveredWithoutAGap(t *testing.T) {
 // The TTL of a notification runs while it waits in the queue.
 func TestNotificationExpiresInTheQueue(t *testing.T) {
 	now := time.Now()
-	o := &Output{Event: &fsm.Event{Key: "k"}, Receiver: &fsm.Receiver{ClientID: "c"}, Queued: now, TTL: time.Minute}
+	o := &Output{
+		Event: &fsm.Event{Key: "k"}, Receiver: &fsm.Receiver{ClientID: "c"}, Queued: now,
+		TTL: time.Minute,
+	}
 	if o.Encode(now.Add(59*time.Second)) == nil || o.Encode(now.Add(time.Minute)) != nil {
 		t.Error("delivered too late, or not at all")
 	}

@@ -9,7 +9,8 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// Output is a reply or a notification on its way to the broker: a reply if Request is set, and a notification if Event is.
+// Output is a reply or a notification on its way to the broker: a reply if Request is set, and a
+// notification if Event is.
 type Output struct {
 	Index  uint64 // index of its log entry; 0 if it has none
 	Queued time.Time
@@ -20,8 +21,9 @@ type Output struct {
 
 	Event    *fsm.Event // set for a notification
 	Receiver *fsm.Receiver
-	Test     *fsm.WatchInfo // set for a notification that only finds out whether the client of a watch is there
-	TTL      time.Duration  // how long after Queued a notification is worth delivering
+	// set for a notification that only finds out whether the client of a watch is there
+	Test *fsm.WatchInfo
+	TTL  time.Duration // how long after Queued a notification is worth delivering
 
 	// The fields below are guarded by queue.mu.
 	lost         bool // its connection ended before the broker acknowledged it
@@ -49,8 +51,8 @@ func (o *Output) client() string {
 	return o.Request.Command.Principal.ClientID
 }
 
-// shrink makes a reply smaller that the broker does not accept: a page gets half of its keys, and a single key or a value becomes an error. It
-// reports whether it did.
+// shrink makes a reply smaller that the broker does not accept: a page gets half of its keys, and a
+// single key or a value becomes an error. It reports whether it did.
 func (o *Output) shrink() bool {
 	switch {
 	case o.Request == nil:
@@ -66,7 +68,8 @@ func (o *Output) shrink() bool {
 	}
 }
 
-// Encode returns the packet of the output at a moment, or nil for a notification that is not worth delivering any more.
+// Encode returns the packet of the output at a moment, or nil for a notification that is not worth
+// delivering any more.
 func (o *Output) Encode(now time.Time) *packets.Publish {
 	if o.Event == nil {
 		return wire.EncodeReply(o.Request, &o.Result, now)

@@ -7,7 +7,8 @@ import (
 	"holdfast/fsm"
 )
 
-// shrink halves a page of keys. A page of one key, or a value, becomes an error. A notification does not shrink.
+// shrink halves a page of keys. A page of one key, or a value, becomes an error. A notification
+// does not shrink.
 func TestReplyThatIsTooLargeShrinks(t *testing.T) {
 	m := fsm.New()
 	start := fsm.Command{Kind: fsm.KindLeaderStart, Nonce: 1, Version: fsm.Version}
@@ -15,7 +16,10 @@ func TestReplyThatIsTooLargeShrinks(t *testing.T) {
 	for _, key := range []string{"a", "b", "c", "d"} {
 		sets = append(sets, fsm.Command{Kind: fsm.KindSet, Key: []byte(key)})
 	}
-	for i, entry := range []fsm.Entry{{Commands: []fsm.Command{start}}, {Term: 1, Number: 1, Commands: sets}} {
+	for i, entry := range []fsm.Entry{
+		{Commands: []fsm.Command{start}},
+		{Term: 1, Number: 1, Commands: sets},
+	} {
 		if _, err := m.Apply(uint64(i+1), 1, fsm.AppendEntry(nil, &entry)); err != nil {
 			t.Fatal(err)
 		}

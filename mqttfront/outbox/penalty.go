@@ -15,8 +15,9 @@ const (
 	maxPenalties = 1024
 )
 
-// penalties holds the clients whose replies made the broker end a publishing connection. Such a client gets no replies for penaltyTime, because
-// each such reply may end the connection for all of its clients. All methods are safe for concurrent use.
+// penalties holds the clients whose replies made the broker end a publishing connection. Such a
+// client gets no replies for penaltyTime, because each such reply may end the connection for all of
+// its clients. All methods are safe for concurrent use.
 type penalties struct {
 	trusted func() bool // reports whether the broker vouches for client ids
 
@@ -27,8 +28,9 @@ type penalties struct {
 	clients map[string]map[string]time.Time
 }
 
-// key returns the key under which the client of a request is penalized: its client id if the broker vouches for it, else the response topic. A
-// client that forges the id of another client must not get that other client penalized.
+// key returns the key under which the client of a request is penalized: its client id if the broker
+// vouches for it, else the response topic. A client that forges the id of another client must not
+// get that other client penalized.
 func (p *penalties) key(r *wire.Request) string {
 	if id := r.Command.Principal.ClientID; id != "" && p.trusted() {
 		return "client " + id
@@ -44,8 +46,8 @@ func (p *penalties) userKey(r *wire.Request) string {
 	return "user " + r.Command.Principal.Username
 }
 
-// clientsOfUser is how many clients of a user must have a penalty for the user to have one: a user may have any number of client ids, and many
-// machines may share a user.
+// clientsOfUser is how many clients of a user must have a penalty for the user to have one: a user
+// may have any number of client ids, and many machines may share a user.
 const clientsOfUser = 3
 
 // has reports whether the client of a request gets no replies now.

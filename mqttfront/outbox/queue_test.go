@@ -15,7 +15,8 @@ func reply(client, topic string) *Output {
 	return &Output{Request: r}
 }
 
-// newTestQueue returns a queue for three waiting notifications of 1 MiB together. trusted says whether the broker vouches for client ids.
+// newTestQueue returns a queue for three waiting notifications of 1 MiB together. trusted says
+// whether the broker vouches for client ids.
 func newTestQueue(trusted bool) *queue {
 	p := penalties{trusted: func() bool { return trusted }}
 	return newQueue(3, 1<<20, p.key)
@@ -29,7 +30,8 @@ func sendUntilWait(q *queue) (sent []*Output) {
 	return sent
 }
 
-// lose ends the connection of a queue, with all outputs in flight unacknowledged, and begins the next connection. It returns the outputs that are given up.
+// lose ends the connection of a queue, with all outputs in flight unacknowledged, and begins the
+// next connection. It returns the outputs that are given up.
 func lose(q *queue, blamed bool) (abandoned []*Output) {
 	for _, o := range slices.Clone(q.inFlight) {
 		q.markLost(o)
@@ -37,8 +39,9 @@ func lose(q *queue, blamed bool) (abandoned []*Output) {
 	return q.requeue(blamed)
 }
 
-// † An output that was in flight when the broker ended the connection is sent again alone. If the broker ends that connection, too, the output is given
-// up, with the other replies to the same client. Replies to other clients are kept.
+// † An output that was in flight when the broker ended the connection is sent again alone. If the
+// broker ends that connection, too, the output is given up, with the other replies to the same
+// client. Replies to other clients are kept.
 func TestReplyThatEndsConnectionsIsGivenUpWithItsClients(t *testing.T) {
 	q := newTestQueue(true)
 	poison, another, innocent := reply("robot", "a"), reply("robot", "b"), reply("press", "c")
@@ -62,7 +65,8 @@ func TestReplyThatEndsConnectionsIsGivenUpWithItsClients(t *testing.T) {
 	}
 }
 
-// An output is never given up for losses that are not blamed on the outputs in flight: the broker or the network may have failed.
+// An output is never given up for losses that are not blamed on the outputs in flight: the broker
+// or the network may have failed.
 func TestOutputsSurviveLossesThatAreNotTheirFault(t *testing.T) {
 	q := newTestQueue(false)
 	q.push(reply("press", "c"))
@@ -76,7 +80,8 @@ func TestOutputsSurviveLossesThatAreNotTheirFault(t *testing.T) {
 	}
 }
 
-// If the broker does not vouch for client ids, the penalty goes by the response topic: the client id in the request may belong to another client.
+// If the broker does not vouch for client ids, the penalty goes by the response topic: the client
+// id in the request may belong to another client.
 func TestForgedClientIDPenalizesNobody(t *testing.T) {
 	q := newTestQueue(false)
 	poison, victims := reply("press", "poison"), reply("press", "clients/press/r")
@@ -91,7 +96,8 @@ func TestForgedClientIDPenalizesNobody(t *testing.T) {
 	}
 }
 
-// Beyond a bound of the queue, push gives up the oldest notifications and frees their values. It gives up no reply, and never the newest notification.
+// Beyond a bound of the queue, push gives up the oldest notifications and frees their values. It
+// gives up no reply, and never the newest notification.
 func TestQueueGivesUpTheOldestNotifications(t *testing.T) {
 	for name, test := range map[string]struct {
 		bytes   []int // sizes of the notifications' values, in the order of push
@@ -107,7 +113,8 @@ func TestQueueGivesUpTheOldestNotifications(t *testing.T) {
 			q.push(reply("c", "r"))
 			var events, dropped []*Output
 			for _, size := range test.bytes {
-				events = append(events, &Output{Event: &fsm.Event{Value: strings.Repeat("x", size)}})
+				events = append(events,
+					&Output{Event: &fsm.Event{Value: strings.Repeat("x", size)}})
 				dropped = append(dropped, q.push(events[len(events)-1])...)
 			}
 			if !slices.Equal(dropped, events[:test.dropped]) {
@@ -116,7 +123,8 @@ func TestQueueGivesUpTheOldestNotifications(t *testing.T) {
 			if slices.ContainsFunc(dropped, func(o *Output) bool { return o.Event != nil }) {
 				t.Error("a value is still in memory")
 			}
-			if sent := sendUntilWait(q); len(sent) != 1+len(events)-test.dropped || sent[1] != events[test.dropped] || len(q.notifications) != 0 || q.bytes != 0 {
+			if sent := sendUntilWait(q); len(sent) != 1+len(events)-test.dropped ||
+				sent[1] != events[test.dropped] || len(q.notifications) != 0 || q.bytes != 0 {
 				t.Errorf("%d sent", len(sent))
 			}
 		})

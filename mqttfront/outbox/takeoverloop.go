@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// takeoverLoop counts publishing connections that are lost soon after they came up. Many such losses in a minute suggest that another cluster of the
-// same name uses the same client ids: the two take over each other's connections. The cause of a loss is not known. The zero value is ready for
-// use. All methods are safe for concurrent use.
+// takeoverLoop counts publishing connections that are lost soon after they came up. Many such
+// losses in a minute suggest that another cluster of the same name uses the same client ids: the
+// two take over each other's connections. The cause of a loss is not known. The zero value is ready
+// for use. All methods are safe for concurrent use.
 type takeoverLoop struct {
 	mu       sync.Mutex
 	losses   []time.Time // within loopWindow
@@ -22,7 +23,8 @@ const (
 	maxLoopUptime = 5 * time.Second
 )
 
-// recordLoss records a loss, when the next connection is up. It returns true if a loop is to be logged: at most once in each loopWarningInterval.
+// recordLoss records a loss, when the next connection is up. It returns true if a loop is to be
+// logged: at most once in each loopWarningInterval.
 func (l *takeoverLoop) recordLoss(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,11 +2,12 @@ package outbox
 
 import "sort"
 
-// Watermark is the delivery watermark of a leadership: the log index up to which no output is outstanding. The zero value is ready for use. It is not
-// safe for concurrent use.
+// Watermark is the delivery watermark of a leadership: the log index up to which no output is
+// outstanding. The zero value is ready for use. It is not safe for concurrent use.
 //
-// The caller adds no index below the watermark, and adds all outputs of an entry before the first Done of that entry. So the watermark never passes an
-// output that is not added yet. Each Done must match an Add: Done with an index that is not outstanding panics or counts for a later entry.
+// The caller adds no index below the watermark, and adds all outputs of an entry before the first
+// Done of that entry. So the watermark never passes an output that is not added yet. Each Done must
+// match an Add: Done with an index that is not outstanding panics or counts for a later entry.
 type Watermark struct {
 	entries []markedEntry // by ascending index; the first has outstanding outputs
 	index   uint64
@@ -20,8 +21,9 @@ type markedEntry struct {
 // Index returns the watermark, 0 until something was published.
 func (w *Watermark) Index() uint64 { return w.index }
 
-// Add records an outstanding output of the log entry at index. It ignores index 0, which means that there is no log entry. If an index is added late, after
-// a higher one, and is not there yet, its output counts for the next higher index that is there. Done finds the same place.
+// Add records an outstanding output of the log entry at index. It ignores index 0, which means that
+// there is no log entry. If an index is added late, after a higher one, and is not there yet, its
+// output counts for the next higher index that is there. Done finds the same place.
 func (w *Watermark) Add(index uint64) {
 	if index == 0 {
 		return
@@ -34,7 +36,8 @@ func (w *Watermark) Add(index uint64) {
 	w.entries = append(w.entries, markedEntry{index: index, left: 1})
 }
 
-// Done records that an output is not outstanding any more, and reports whether the watermark has moved.
+// Done records that an output is not outstanding any more, and reports whether the watermark has
+// moved.
 func (w *Watermark) Done(index uint64) bool {
 	if index == 0 {
 		return false

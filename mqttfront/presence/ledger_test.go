@@ -21,8 +21,9 @@ func newTestLedger() (*ledger, *[]broker.Disconnect) {
 
 const slack = int64(Slack / time.Millisecond)
 
-// A disconnect is reported at once, with the time of the last marker less Slack. A marker is a message that the node sends to itself through the broker.
-// The disconnect is reported again if the client has not reconnected when a marker returns that was sent recheckAfter later.
+// A disconnect is reported at once, with the time of the last marker less Slack. A marker is a
+// message that the node sends to itself through the broker. The disconnect is reported again if the
+// client has not reconnected when a marker returns that was sent recheckAfter later.
 func TestDisconnectIsReportedAgainWhenTheClientStaysAway(t *testing.T) {
 	l, disconnects := newTestLedger()
 	l.begin(1_000, false)
@@ -31,20 +32,39 @@ func TestDisconnectIsReportedAgainWhenTheClientStaysAway(t *testing.T) {
 	l.marker(3_000)
 	l.marker(5_100)
 	l.marker(6_000)
-	want := []broker.Disconnect{{ClientID: "a", Time: 2_000 - slack}, {ClientID: "a", Time: 5_100 - slack}}
+	want := []broker.Disconnect{
+		{ClientID: "a", Time: 2_000 - slack},
+		{ClientID: "a", Time: 5_100 - slack},
+	}
 	if !slices.Equal(*disconnects, want) {
 		t.Errorf("%+v", *disconnects)
 	}
 }
 
-// † No disconnect is reported with a time after the client's reconnect, in whatever order the events arrive.
+// † No disconnect is reported with a time after the client's reconnect, in whatever order the
+// events arrive.
 func TestReturnedClientIsNotReportedAsDisconnected(t *testing.T) {
 	for name, events := range map[string][]Event{
-		"gone and back":                 {{Kind: Disconnected, ClientID: "a"}, {Kind: Connected, ClientID: "a"}},
-		"taken over":                    {{Kind: Connected, ClientID: "a"}, {Kind: TakenOver, ClientID: "a"}},
-		"states at the beginning":       {{Kind: Disconnected, ClientID: "a"}, {Kind: Present, ClientID: "a"}},
-		"end of the old one after all":  {{Kind: Connected, ClientID: "a", Connection: 2}, {Kind: Disconnected, ClientID: "a", Connection: 1}},
-		"takeover after the connection": {{Kind: Connected, ClientID: "a", Connection: 2}, {Kind: TakenOver, ClientID: "a", Connection: 1}},
+		"gone and back": {
+			{Kind: Disconnected, ClientID: "a"},
+			{Kind: Connected, ClientID: "a"},
+		},
+		"taken over": {
+			{Kind: Connected, ClientID: "a"},
+			{Kind: TakenOver, ClientID: "a"},
+		},
+		"states at the beginning": {
+			{Kind: Disconnected, ClientID: "a"},
+			{Kind: Present, ClientID: "a"},
+		},
+		"end of the old one after all": {
+			{Kind: Connected, ClientID: "a", Connection: 2},
+			{Kind: Disconnected, ClientID: "a", Connection: 1},
+		},
+		"takeover after the connection": {
+			{Kind: Connected, ClientID: "a", Connection: 2},
+			{Kind: TakenOver, ClientID: "a", Connection: 1},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, disconnects := newTestLedger()
@@ -65,11 +85,16 @@ func TestReturnedClientIsNotReportedAsDisconnected(t *testing.T) {
 	}
 }
 
-// The disconnect of a client is reported after a takeover, even if the number of its current connection is lower than that of the old one. In a broker
-// cluster, the clock of the old connection's node may be ahead.
+// The disconnect of a client is reported after a takeover, even if the number of its current
+// connection is lower than that of the old one. In a broker cluster, the clock of the old
+// connection's node may be ahead.
 func TestDisconnectAfterATakeoverIsReportedWhateverTheClocksOfTheBrokersSay(t *testing.T) {
-	connected, taken := Event{Kind: Connected, ClientID: "a", Connection: 102}, Event{Kind: TakenOver, ClientID: "a", Connection: 105}
-	for name, events := range map[string][]Event{"connected first": {connected, taken}, "taken over first": {taken, connected}} {
+	connected, taken := Event{Kind: Connected, ClientID: "a", Connection: 102},
+		Event{Kind: TakenOver, ClientID: "a", Connection: 105}
+	for name, events := range map[string][]Event{
+		"connected first":  {connected, taken},
+		"taken over first": {taken, connected},
+	} {
 		t.Run(name, func(t *testing.T) {
 			l, disconnects := newTestLedger()
 			l.begin(1_000, false)
@@ -86,8 +111,8 @@ func TestDisconnectAfterATakeoverIsReportedWhateverTheClocksOfTheBrokersSay(t *t
 	}
 }
 
-// If the broker did not keep the session, the ledger forgets earlier disconnects: it may have missed the reconnects. If the session was kept, they are
-// reported again.
+// If the broker did not keep the session, the ledger forgets earlier disconnects: it may have
+// missed the reconnects. If the session was kept, they are reported again.
 func TestLostSessionForgetsEarlierEvents(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		t.Run(fmt.Sprintf("kept %v", kept), func(t *testing.T) {
@@ -110,15 +135,21 @@ func TestBrokerStartIsReportedOnce(t *testing.T) {
 	l.marker(110_400)
 	l.event(Event{Kind: Uptime, Ago: 20 * time.Second}, 110_500)
 	l.marker(200_000)
-	l.event(Event{Kind: Uptime, Ago: 5 * time.Second}, 260_000)                                                           // the event was queued for a minute
-	want := []broker.Disconnect{{Everyone: true, Time: 90_000 - slack - 10}, {Everyone: true, Time: 195_000 - slack - 5}} // a thousandth of the uptime earlier
+	// the event was queued for a minute
+	l.event(Event{Kind: Uptime, Ago: 5 * time.Second}, 260_000)
+	// a thousandth of the uptime earlier
+	want := []broker.Disconnect{
+		{Everyone: true, Time: 90_000 - slack - 10},
+		{Everyone: true, Time: 195_000 - slack - 5},
+	}
 	if !slices.Equal(*disconnects, want) {
 		t.Errorf("%+v", *disconnects)
 	}
 }
 
-// A broker whose clock is slower than the node's, or stood still for a while, does not count as restarted. The one report is of its true start or earlier,
-// so watches that clients made since then stay.
+// A broker whose clock is slower than the node's, or stood still for a while, does not count as
+// restarted. The one report is of its true start or earlier, so watches that clients made since
+// then stay.
 func TestBrokerClockThatLagsIsNoStart(t *testing.T) {
 	const start, interval = int64(1_000_000), 10_000
 	for name, row := range map[string]struct {
@@ -126,7 +157,10 @@ func TestBrokerClockThatLagsIsNoStart(t *testing.T) {
 		uptime func(age int64) int64 // the uptime that the broker publishes at an age
 	}{
 		"slow by 50 ppm": {interval, func(age int64) int64 { return age - age/20_000 }},
-		"slow by 50 ppm, and the node starts late": {7 * 24 * 3_600_000, func(age int64) int64 { return age - age/20_000 }},
+		"slow by 50 ppm, and the node starts late": {
+			7 * 24 * 3_600_000,
+			func(age int64) int64 { return age - age/20_000 },
+		},
 		"suspended for half a minute": {interval, func(age int64) int64 {
 			return max(min(age, 3_600_000), age-30_000)
 		}},
@@ -136,7 +170,8 @@ func TestBrokerClockThatLagsIsNoStart(t *testing.T) {
 			l.begin(start+row.first-500, false)
 			for age := row.first; age < row.first+7*24*3_600_000; age += interval {
 				l.marker(start + age - 50)
-				l.event(Event{Kind: Uptime, Ago: time.Duration(row.uptime(age)) * time.Millisecond}, start+age)
+				l.event(Event{Kind: Uptime, Ago: time.Duration(row.uptime(age)) * time.Millisecond},
+					start+age)
 			}
 			if len(*disconnects) != 1 || (*disconnects)[0].Time > start {
 				t.Errorf("%+v, and the broker started at %d", *disconnects, start)
@@ -145,7 +180,8 @@ func TestBrokerClockThatLagsIsNoStart(t *testing.T) {
 	}
 }
 
-// A restart while the node was away is recognized by the uptime, even if it is longer than the last one before.
+// A restart while the node was away is recognized by the uptime, even if it is longer than the last
+// one before.
 func TestBrokerStartThatNobodySawIsReported(t *testing.T) {
 	l, disconnects := newTestLedger()
 	l.marker(100_000)
@@ -170,8 +206,9 @@ func TestLedgerIsBounded(t *testing.T) {
 	}
 }
 
-// A client connects and disconnects at random, and makes watches while it is connected. The broker's events and the markers arrive late, in the broker's
-// order. No reported disconnect ends a watch whose connection has not ended. After the last disconnect, every watch is ended.
+// A client connects and disconnects at random, and makes watches while it is connected. The
+// broker's events and the markers arrive late, in the broker's order. No reported disconnect ends a
+// watch whose connection has not ended. After the last disconnect, every watch is ended.
 func TestNoWatchEndsEarly(t *testing.T) {
 	type happening struct {
 		at   int64 // at the broker
@@ -183,12 +220,18 @@ func TestNoWatchEndsEarly(t *testing.T) {
 		now, connected := int64(10_000), false
 		for range rapid.IntRange(1, 40).Draw(t, "happenings") {
 			now += rapid.Int64Range(1, 2_000).Draw(t, "pause")
-			switch what := rapid.SampledFrom([]string{"connection", "marker", "watch"}).Draw(t, "what"); {
+			switch what := rapid.SampledFrom([]string{"connection", "marker", "watch"}).Draw(t,
+				"what"); {
 			case what == "connection" && connected && rapid.Bool().Draw(t, "taken over"):
-				line = append(line, happening{now, "connect"}) // Mosquitto 2.0 reports a takeover only as a connect
+				// Mosquitto 2.0 reports a takeover only as a connect
+				line = append(line, happening{now, "connect"})
 			case what == "connection":
 				connected = !connected
-				line = append(line, happening{now, map[bool]string{true: "connect", false: "disconnect"}[connected]})
+				line = append(line,
+					happening{
+						now,
+						map[bool]string{true: "connect", false: "disconnect"}[connected],
+					})
 			case what == "watch" && connected:
 				line = append(line, happening{now, "watch"})
 			default:
@@ -213,7 +256,11 @@ func TestNoWatchEndsEarly(t *testing.T) {
 			arrived = max(arrived, h.at+delay)
 			switch h.kind {
 			case "watch": // by another connection, with a delay of its own
-				watches = append(watches, &watch{stamp: h.at + rapid.Int64Range(0, 400).Draw(t, "request") + slack, from: h.at, to: 1 << 60})
+				watches = append(watches,
+					&watch{
+						stamp: h.at + rapid.Int64Range(0, 400).Draw(t, "request") + slack,
+						from:  h.at, to: 1 << 60,
+					})
 			case "marker":
 				l.marker(h.at - rapid.Int64Range(0, 400).Draw(t, "sent"))
 			case "connect", "disconnect":
@@ -232,7 +279,8 @@ func TestNoWatchEndsEarly(t *testing.T) {
 			}
 		}
 		for _, w := range watches {
-			if !slices.ContainsFunc(*disconnects, func(d broker.Disconnect) bool { return d.Time >= w.stamp }) {
+			if !slices.ContainsFunc(*disconnects,
+				func(d broker.Disconnect) bool { return d.Time >= w.stamp }) {
 				t.Fatalf("a watch of %d was never ended: %+v", w.from, *disconnects)
 			}
 		}

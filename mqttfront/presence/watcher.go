@@ -23,7 +23,8 @@ type Config struct {
 	Username string
 	Password func() []byte // asked for each connection; nil is a login without one
 	Dialer   *mqttconn.Dialer
-	// Wall returns milliseconds since the Unix epoch. It is called once, so a clock that is set later changes no time.
+	// Wall returns milliseconds since the Unix epoch. It is called once, so a clock that is set
+	// later changes no time.
 	Wall func() int64
 	// Boot tells the markers of this process from those of an earlier one.
 	Boot uint64
@@ -33,8 +34,9 @@ type Config struct {
 
 	KeepAlive      time.Duration // of MQTT; in whole seconds
 	ConnectTimeout time.Duration // bounds an attempt to connect and subscribe
-	SessionExpiry  time.Duration // how long the broker keeps the session and its events without a connection; in whole seconds
-	Interval       time.Duration // between two markers (see the package comment)
+	// how long the broker keeps the session and its events without a connection; in whole seconds
+	SessionExpiry time.Duration
+	Interval      time.Duration // between two markers (see the package comment)
 }
 
 // maxPacket is the size in bytes of the largest packet that is accepted.
@@ -43,7 +45,8 @@ const maxPacket = 1 << 20
 // ErrNotConnected says that there is no session with the broker now.
 var ErrNotConnected = errors.New("no session with the broker")
 
-// Watcher has a session with the broker, which delivers the events of clients. It is safe for concurrent use.
+// Watcher has a session with the broker, which delivers the events of clients. It is safe for
+// concurrent use.
 type Watcher struct {
 	config Config
 	source Source
@@ -59,14 +62,19 @@ type Watcher struct {
 
 // New returns a Watcher that is not connected yet.
 func New(config Config, source Source) *Watcher {
-	return &Watcher{config: config, source: source, start: time.Now(), wall: config.Wall(), ledger: newLedger()}
+	return &Watcher{
+		config: config, source: source, start: time.Now(), wall: config.Wall(),
+		ledger: newLedger(),
+	}
 }
 
-// now returns milliseconds since the Unix epoch, by a monotonic clock that was set from Wall in New.
+// now returns milliseconds since the Unix epoch, by a monotonic clock that was set from Wall in
+// New.
 func (w *Watcher) now() int64 { return w.wall + time.Since(w.start).Milliseconds() }
 
-// Origin implements broker.Driver. It stamps a request with the time of the call plus Slack. The ledger stamps a disconnect with its time less Slack. So a
-// disconnect never ends a watch whose KEYNOTIFY came after it.
+// Origin implements broker.Driver. It stamps a request with the time of the call plus Slack. The
+// ledger stamps a disconnect with its time less Slack. So a disconnect never ends a watch whose
+// KEYNOTIFY came after it.
 func (w *Watcher) Origin(*mqttconn.Publish) broker.Origin {
 	return broker.Origin{Time: w.now() + int64(Slack/time.Millisecond)}
 }
@@ -88,9 +96,13 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, report func(broker.Disco
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	s := &session{config: &w.config, source: w.source, ledger: w.ledger, topic: w.topic(), now: w.now}
+	s := &session{
+		config: &w.config, source: w.source, ledger: w.ledger, topic: w.topic(),
+		now: w.now,
+	}
 	began := w.now()
-	conn, connack, err := mqttconn.Connect(dialing, network, s.connect(w.resumable), mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received})
+	conn, connack, err := mqttconn.Connect(dialing, network, s.connect(w.resumable),
+		mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received})
 	if err != nil {
 		w.config.Dialer.Next()
 		return fmt.Errorf("connect as %s: %w", s.clientID(), err)
@@ -114,7 +126,8 @@ func (w *Watcher) setConn(conn *mqttconn.Conn) {
 	w.conn = conn
 }
 
-// Publish publishes at QoS 1 by the session: a marker, or a command to the broker. It returns ErrNotConnected if there is no session.
+// Publish publishes at QoS 1 by the session: a marker, or a command to the broker. It returns
+// ErrNotConnected if there is no session.
 func (w *Watcher) Publish(ctx context.Context, topic string, payload []byte) error {
 	w.mu.Lock()
 	conn := w.conn
@@ -131,7 +144,8 @@ func (w *Watcher) Publish(ctx context.Context, topic string, payload []byte) err
 	return err
 }
 
-// session is the MQTT session of a Watcher over one connection. The broker keeps it for the next one.
+// session is the MQTT session of a Watcher over one connection. The broker keeps it for the next
+// one.
 type session struct {
 	config *Config
 	source Source
@@ -154,14 +168,19 @@ func (s *session) connect(resume bool) *packets.Connect {
 	}
 	age, receive := uint32(config.SessionExpiry/time.Second), uint16(65535)
 	return &packets.Connect{
-		ClientID: s.clientID(), CleanStart: !resume, KeepAlive: uint16(config.KeepAlive / time.Second),
-		Username: config.Username, UsernameFlag: config.Username != "", Password: password, PasswordFlag: password != nil,
-		Properties: &packets.Properties{SessionExpiryInterval: &age, ReceiveMaximum: &receive},
+		ClientID: s.clientID(), CleanStart: !resume,
+		KeepAlive: uint16(config.KeepAlive / time.Second),
+		Username:  config.Username, UsernameFlag: config.Username != "", Password: password,
+		PasswordFlag: password != nil,
+		Properties:   &packets.Properties{SessionExpiryInterval: &age, ReceiveMaximum: &receive},
 	}
 }
 
-// serve subscribes, calls subscribed, and publishes markers until the connection or the context ends.
-func (s *session) serve(ctx, subscribing context.Context, subscribed func(), publish func(context.Context, string, []byte) error) error {
+// serve subscribes, calls subscribed, and publishes markers until the connection or the context
+// ends.
+func (s *session) serve(ctx, subscribing context.Context, subscribed func(),
+	publish func(context.Context, string, []byte) error,
+) error {
 	subscriptions := []packets.SubOptions{{Topic: s.topic, QoS: 1, RetainHandling: 2}}
 	for _, filter := range s.source.Filters() {
 		subscriptions = append(subscriptions, packets.SubOptions{Topic: filter, QoS: 1})
@@ -191,11 +210,13 @@ func (s *session) serve(ctx, subscribing context.Context, subscribed func(), pub
 // received takes a message from the connection: it gives it to the ledger, and acknowledges it.
 func (s *session) received(message mqttconn.Message) {
 	if message.QoS == 1 {
-		defer func(number uint64) { _ = s.acks.Done(number) }(s.acks.Arrived(message.PacketID)) // an error means that the connection has ended
+		// an error means that the connection has ended
+		defer func(number uint64) { _ = s.acks.Done(number) }(s.acks.Arrived(message.PacketID))
 	}
 	if message.Topic == s.topic {
 		boot, sent, _ := strings.Cut(string(message.Payload), " ")
-		if at, err := strconv.ParseInt(sent, 10, 64); err == nil && boot == strconv.FormatUint(s.config.Boot, 10) {
+		if at, err := strconv.ParseInt(sent, 10, 64); err == nil &&
+			boot == strconv.FormatUint(s.config.Boot, 10) {
 			s.ledger.marker(at)
 		}
 		return

@@ -18,7 +18,8 @@ type source struct{}
 func (source) Filters() []string                                { return []string{"events"} }
 func (source) Read(string, []byte, bool) (event Event, ok bool) { return event, false }
 
-// A broker that accepts connections and refuses the subscription is not asked for ever: the next address may work.
+// A broker that accepts connections and refuses the subscription is not asked for ever: the next
+// address may work.
 func TestWatcherTriesTheNextBrokerAfterARefusedSubscription(t *testing.T) {
 	refusing, other := listen(t), listen(t)
 	go func() {
@@ -28,7 +29,10 @@ func TestWatcherTriesTheNextBrokerAfterARefusedSubscription(t *testing.T) {
 		}
 		mqtttest.Serve(conn, func(packet *packets.ControlPacket) (packets.Packet, bool) {
 			if subscribe, ok := packet.Content.(*packets.Subscribe); ok {
-				return &packets.Suback{PacketID: subscribe.PacketID, Reasons: []byte{0, 0x87}, Properties: &packets.Properties{}}, true
+				return &packets.Suback{
+					PacketID: subscribe.PacketID, Reasons: []byte{0, 0x87},
+					Properties: &packets.Properties{},
+				}, true
 			}
 			return nil, true
 		})
@@ -42,8 +46,10 @@ func TestWatcherTriesTheNextBrokerAfterARefusedSubscription(t *testing.T) {
 	}
 	dialer := &mqttconn.Dialer{Addresses: addresses, Timeout: 10 * time.Second}
 	w := New(Config{
-		Cluster: "c", Node: "n1", Dialer: dialer, Wall: func() int64 { return 0 }, Log: slog.New(slog.DiscardHandler),
-		KeepAlive: 10 * time.Second, ConnectTimeout: 10 * time.Second, SessionExpiry: time.Minute, Interval: time.Second,
+		Cluster: "c", Node: "n1", Dialer: dialer, Wall: func() int64 { return 0 },
+		Log:       slog.New(slog.DiscardHandler),
+		KeepAlive: 10 * time.Second, ConnectTimeout: 10 * time.Second, SessionExpiry: time.Minute,
+		Interval: time.Second,
 	}, source{})
 	if err := w.WatchDisconnects(t.Context(), func(broker.Disconnect) {}); err == nil {
 		t.Fatal("the subscription was accepted")

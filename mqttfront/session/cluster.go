@@ -7,22 +7,26 @@ import (
 	"time"
 )
 
-// Cluster is the cluster's durable session, in one leadership. It brings the requests. The leader acknowledges a request
-// to the broker after the reply; the broker delivers what is not acknowledged to the next leader. Each leadership creates
-// a new Cluster with the same client id. All methods are safe for concurrent use; Run is called once.
+// Cluster is the cluster's durable session, in one leadership. It brings the requests. The leader
+// acknowledges a request to the broker after the reply; the broker delivers what is not
+// acknowledged to the next leader. Each leadership creates a new Cluster with the same client id.
+// All methods are safe for concurrent use; Run is called once.
 type Cluster struct{ *session }
 
-// NewCluster returns the cluster's session, not connected yet. confirm returns nil when the node led at some moment after the
-// call.
-func NewCluster(config *Config, env *Environment, handler Handler, log Log, confirm func(context.Context) error) *Cluster {
+// NewCluster returns the cluster's session, not connected yet. confirm returns nil when the node
+// led at some moment after the call.
+func NewCluster(config *Config, env *Environment, handler Handler, log Log,
+	confirm func(context.Context) error,
+) *Cluster {
 	s := newSession(config, env, config.ClusterClientID(), "holdfast/"+config.Cluster+"/probe")
 	s.handler, s.log, s.confirm = handler, log, confirm
 	s.status.blocked = func() bool { return handler.Blocked() || s.hasUnacknowledged() }
 	return &Cluster{session: s}
 }
 
-// hasUnacknowledged reports whether something is unacknowledged on the connection. Then the broker's silence is not the
-// broker's: a full window lets no probe through. The node's own session tells whether the broker is there.
+// hasUnacknowledged reports whether something is unacknowledged on the connection. Then the
+// broker's silence is not the broker's: a full window lets no probe through. The node's own session
+// tells whether the broker is there.
 func (s *session) hasUnacknowledged() bool {
 	c := s.current.Load()
 	return c != nil && c.acks.Waiting() > 0
@@ -34,19 +38,20 @@ func (s *Cluster) Up() bool {
 	return up
 }
 
-// maxWithoutProbe is for how long a session may be up without a probe that returns. After that too little is known of the age
-// of requests.
+// maxWithoutProbe is for how long a session may be up without a probe that returns. After that too
+// little is known of the age of requests.
 const maxWithoutProbe = 30 * time.Second
 
-// Err returns what is wrong with the session if it has been down for longer than SilenceLimit, or if it is up and no probe
-// returns.
+// Err returns what is wrong with the session if it has been down for longer than SilenceLimit, or
+// if it is up and no probe returns.
 func (s *Cluster) Err() error {
 	now := time.Now()
 	up := s.Up()
 	if !up && s.Silence(now) > SilenceLimit {
 		return errors.New("broker session: " + s.clientID + " is not connected")
 	}
-	if up && !s.handler.Blocked() && s.probes.withoutReturn(now, s.status.subscribed()) > maxWithoutProbe {
+	if up && !s.handler.Blocked() &&
+		s.probes.withoutReturn(now, s.status.subscribed()) > maxWithoutProbe {
 		return fmt.Errorf("broker session: no probe returns, so the age of requests is not known: the broker's rules must let %s publish and receive %s", s.clientID, s.probes.topic)
 	}
 	return nil
@@ -62,9 +67,10 @@ func (s *Cluster) Reconnect(reason error) {
 	}
 }
 
-// Run keeps the session connected until the context ends. A node connects only after it is confirmed as the leader. It may
-// take the session over from another node, which no longer leads then. A node that is not confirmed must not connect, else
-// two nodes would take the session from each other again and again.
+// Run keeps the session connected until the context ends. A node connects only after it is
+// confirmed as the leader. It may take the session over from another node, which no longer leads
+// then. A node that is not confirmed must not connect, else two nodes would take the session from
+// each other again and again.
 func (s *Cluster) Run(ctx context.Context) {
 	delay := s.env.Backoff()
 	for {

@@ -23,15 +23,20 @@ type connection struct {
 
 	handlerCtx  context.Context // passed to Handler.Receive; ends with the connection
 	endHandling context.CancelFunc
-	reason      chan error   // why the connection ends; only the first is kept
-	unreturned  atomic.Int32 // probes that the broker has acknowledged, and not delivered, since its last message on this connection
+	reason      chan error // why the connection ends; only the first is kept
+	// probes that the broker has acknowledged, and not delivered, since its last message on this
+	// connection
+	unreturned atomic.Int32
 
 	mu sync.Mutex // guards the fields below
-	// receivedAfter is a moment after which the broker received what arrives now, and sentAfter one after which it sent that.
-	// They begin at the horizon and at the CONNECT, and both move to when each probe was sent that returns.
+	// receivedAfter is a moment after which the broker received what arrives now, and sentAfter one
+	// after which it sent that. They begin at the horizon and at the CONNECT, and both move to when
+	// each probe was sent that returns.
 	receivedAfter, sentAfter time.Time
-	unsent                   []returnedProbe // probes that returned on this connection and whose PUBACK was not written, in order
-	acknowledged             time.Time       // when the newest probe was sent whose PUBACK was written; zero if there is none
+	// probes that returned on this connection and whose PUBACK was not written, in order
+	unsent []returnedProbe
+	// when the newest probe was sent whose PUBACK was written; zero if there is none
+	acknowledged time.Time
 }
 
 // returnedProbe is a probe that returned.
@@ -51,23 +56,29 @@ func (c *connection) close() {
 
 // subscribe subscribes to the probes and, for the cluster's session, to requests.
 func (c *connection) subscribe(ctx context.Context) error {
-	subscriptions := []packets.SubOptions{{Topic: c.probes.topic, RetainHandling: 2}} // at QoS 0, this node sends nothing back: see nagle
+	// at QoS 0, this node sends nothing back: see nagle
+	subscriptions := []packets.SubOptions{{Topic: c.probes.topic, RetainHandling: 2}}
 	if c.bringsRequests() {
 		subscriptions[0].QoS = 1
-		subscriptions = append(subscriptions, packets.SubOptions{Topic: topics.Invoke, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2})
+		subscriptions = append(subscriptions,
+			packets.SubOptions{
+				Topic: topics.Invoke, QoS: 1, NoLocal: true, RetainAsPublished: true,
+				RetainHandling: 2,
+			})
 	}
 	return c.conn.Subscribe(ctx, subscriptions...)
 }
 
-// serve subscribes, sends probes, and returns when the connection or the context ends. subscribeCtx bounds the wait for the
-// SUBACK.
+// serve subscribes, sends probes, and returns when the connection or the context ends. subscribeCtx
+// bounds the wait for the SUBACK.
 func (c *connection) serve(ctx, subscribeCtx context.Context) error {
 	if err := c.subscribe(subscribeCtx); err != nil {
 		return err
 	}
 	c.subscribed()
 	if c.replies.Topic != "" {
-		if err := c.conn.Subscribe(subscribeCtx, packets.SubOptions{Topic: c.replies.Topic, QoS: 1, RetainHandling: 2}); err != nil {
+		if err := c.conn.Subscribe(subscribeCtx,
+			packets.SubOptions{Topic: c.replies.Topic, QoS: 1, RetainHandling: 2}); err != nil {
 			c.sender.set(nil, deniedError{err}) // the session is of use without it
 		} else {
 			c.sender.set(c.conn, nil)
@@ -100,16 +111,20 @@ func (c *connection) end(reason error) {
 	}
 }
 
-// maxUnreturned is how many probes in a row the broker may acknowledge without a message on the session.
+// maxUnreturned is how many probes in a row the broker may acknowledge without a message on the
+// session.
 const maxUnreturned = 10
 
-// errSubscriptionLost says that the broker lost the subscriptions of a session that is up. ejabberd does so when an earlier connection with the same
-// client id ends late: it removes the subscriptions of that client id.
-var errSubscriptionLost = errors.New("the broker acknowledges probes and delivers none: it has lost the subscription")
+// errSubscriptionLost says that the broker lost the subscriptions of a session that is up. ejabberd
+// does so when an earlier connection with the same client id ends late: it removes the
+// subscriptions of that client id.
+var errSubscriptionLost = errors.New(
+	"the broker acknowledges probes and delivers none: it has lost the subscription")
 
-// probeAcknowledged subscribes again when probes are late, and ends a connection whose subscriptions the broker has lost for
-// good. It does not take two other cases for a loss: that the broker hangs, because then it sends no PUBACK; and that this
-// node waits with what came, because then status.silence is 0.
+// probeAcknowledged subscribes again when probes are late, and ends a connection whose
+// subscriptions the broker has lost for good. It does not take two other cases for a loss: that the
+// broker hangs, because then it sends no PUBACK; and that this node waits with what came, because
+// then status.silence is 0.
 func (c *connection) probeAcknowledged(ctx context.Context) {
 	unreturned, silence := c.unreturned.Add(1), c.status.silence(time.Now())
 	switch {
@@ -124,8 +139,8 @@ func (c *connection) probeAcknowledged(ctx context.Context) {
 	}
 }
 
-// received handles a message. It blocks while Handler.Receive has no room. Then nothing is read, and TCP applies
-// backpressure.
+// received handles a message. It blocks while Handler.Receive has no room. Then nothing is read,
+// and TCP applies backpressure.
 func (c *connection) received(message mqttconn.Message) {
 	arrival := Arrival{At: time.Now()}
 	c.status.recordMessage()
@@ -133,7 +148,8 @@ func (c *connection) received(message mqttconn.Message) {
 	number, done := uint64(0), func() {}
 	if message.QoS == 1 {
 		number = c.acks.Arrived(message.PacketID)
-		done = func() { _ = c.acks.Done(number) } // an error means that the connection has ended: the broker delivers the message again
+		// an error means that the connection has ended: the broker delivers the message again
+		done = func() { _ = c.acks.Done(number) }
 	}
 	switch {
 	case message.Topic == c.probes.topic:
@@ -163,7 +179,8 @@ func (c *connection) begin(connect time.Time, sessionPresent bool) {
 	}
 }
 
-// probeReturned notes when a probe was sent that has returned: the broker received, and sent, what follows it after that.
+// probeReturned notes when a probe was sent that has returned: the broker received, and sent, what
+// follows it after that.
 func (c *connection) probeReturned(sent time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,7 +204,8 @@ func (c *connection) handleProbe(payload []byte, ack uint64) {
 	c.mu.Lock()
 	c.unsent = append(c.unsent, returnedProbe{ack, sent})
 	if len(c.unsent) > maxUnderWay {
-		c.unsent = slices.Delete(c.unsent, 0, 1) // the newer ones say more, once their PUBACKs are written
+		// the newer ones say more, once their PUBACKs are written
+		c.unsent = slices.Delete(c.unsent, 0, 1)
 	}
 	c.mu.Unlock()
 	if !horizon.IsZero() {
@@ -195,8 +213,9 @@ func (c *connection) handleProbe(payload []byte, ack uint64) {
 	}
 }
 
-// acknowledgedUpTo returns when the newest probe was sent that has returned on this connection and whose PUBACK was written, and
-// so those of all that was delivered before it. It is the zero time if there is none.
+// acknowledgedUpTo returns when the newest probe was sent that has returned on this connection and
+// whose PUBACK was written, and so those of all that was delivered before it. It is the zero time
+// if there is none.
 func (c *connection) acknowledgedUpTo() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,12 +5,14 @@ import (
 	"time"
 )
 
-// nagle detects that the broker leaves Nagle's algorithm on: most round trips then take as long as a delayed TCP acknowledgement.
-// It judges how long the PUBACKs of the first probes of a connection take, which follow each other at once: after a pause the
-// kernel acknowledges quickly. The broker sends the probe and then its PUBACK, and the node nothing in between. All methods
-// but looks are called on one goroutine.
+// nagle detects that the broker leaves Nagle's algorithm on: most round trips then take as long as
+// a delayed TCP acknowledgement. It judges how long the PUBACKs of the first probes of a connection
+// take, which follow each other at once: after a pause the kernel acknowledges quickly. The broker
+// sends the probe and then its PUBACK, and the node nothing in between. All methods but looks are
+// called on one goroutine.
 type nagle struct {
-	trips, delayed int // round trips on this connection, and those of them between nagleFrom and nagleTo
+	// round trips on this connection, and those of them between nagleFrom and nagleTo
+	trips, delayed int
 	shows          atomic.Bool
 }
 

@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/mqttconn"
 )
 
-// Own is the session that a node has whether it leads or not. It shows whether the broker can be reached. All methods are
-// safe for concurrent use.
+// Own is the session that a node has whether it leads or not. It shows whether the broker can be
+// reached. All methods are safe for concurrent use.
 type Own struct{ *session }
 
 // NewOwn returns a node's own session, not connected yet. replies may be empty.
@@ -23,8 +23,9 @@ func NewOwn(config *Config, env *Environment, replies Replies) *Own {
 	return &Own{s}
 }
 
-// Publish publishes a message at QoS 1 by the session's connection, and waits for its PUBACK. It fails while there is no connection, and if
-// the broker has refused the subscription of the replies.
+// Publish publishes a message at QoS 1 by the session's connection, and waits for its PUBACK. It
+// fails while there is no connection, and if the broker has refused the subscription of the
+// replies.
 func (s *Own) Publish(ctx context.Context, message *mqttconn.Publish) error {
 	return s.sender.publish(ctx, message)
 }
@@ -44,7 +45,8 @@ func (s *Own) Place() int {
 // errMoved says that the node's own session is at another broker than it was.
 var errMoved = errors.New("the node's own session has gone to another broker")
 
-// AwaitMove returns an error when the last connection goes to another place than this one, and nil when the context ends.
+// AwaitMove returns an error when the last connection goes to another place than this one, and nil
+// when the context ends.
 func (s *Own) AwaitMove(ctx context.Context, from int) error {
 	for {
 		place, moved := s.status.placeAndMoved()
@@ -59,10 +61,12 @@ func (s *Own) AwaitMove(ctx context.Context, from int) error {
 	}
 }
 
-// Rejoin ends the connection if it goes to another place than this one. The next one begins with that address.
+// Rejoin ends the connection if it goes to another place than this one. The next one begins with
+// that address.
 func (s *Own) Rejoin(place int) {
 	c := s.current.Load()
-	if addresses := len(s.env.Login.Dialer.Addresses); c != nil && place != s.Place() && place >= 0 && place < addresses {
+	if addresses := len(s.env.Login.Dialer.Addresses); c != nil && place != s.Place() &&
+		place >= 0 && place < addresses {
 		c.end(rejoinError{place})
 	}
 }
@@ -90,21 +94,25 @@ const nagleNote = "the broker holds small packets back (Nagle's algorithm): most
 // UpSince reports whether the session has been up without interruption since a moment.
 func (s *Own) UpSince(moment time.Time) bool { return s.status.upSince(moment) }
 
-// Err returns nil if the session is up and has not been silent for longer than SilenceLimit (status.silence). Otherwise the error says what is wrong.
+// Err returns nil if the session is up and has not been silent for longer than SilenceLimit
+// (status.silence). Otherwise the error says what is wrong.
 func (s *Own) Err() error {
 	if up, text := s.status.state(); !up {
 		return fmt.Errorf("broker session: %s", text)
 	}
 	if silence := s.status.silence(time.Now()); silence > SilenceLimit {
-		return fmt.Errorf("broker session: no message from the broker for %v, not even a probe", silence.Round(time.Millisecond))
+		return fmt.Errorf("broker session: no message from the broker for %v, not even a probe",
+			silence.Round(time.Millisecond))
 	}
 	return nil
 }
 
-// stableUptime is how long a connection must have been up for the next delay to be the least one again.
+// stableUptime is how long a connection must have been up for the next delay to be the least one
+// again.
 const stableUptime = time.Second
 
-// endedWithoutReason reports whether the broker closed the connection without a DISCONNECT, as some do at a session takeover.
+// endedWithoutReason reports whether the broker closed the connection without a DISCONNECT, as some
+// do at a session takeover.
 func endedWithoutReason(err error) bool { return errors.Is(err, io.EOF) }
 
 // Run keeps the session connected until the context ends.
@@ -115,7 +123,8 @@ func (s *Own) Run(ctx context.Context) {
 	for {
 		var probe *takeoverProbe
 		if short >= maxShort {
-			probe = startTakeoverProbe(ctx, s.env.Login, fmt.Sprintf("%s-%08x", s.clientID, uint32(s.env.Random())))
+			probe = startTakeoverProbe(ctx, s.env.Login,
+				fmt.Sprintf("%s-%08x", s.clientID, uint32(s.env.Random())))
 		}
 		began := time.Now()
 		broker, err := s.connect(ctx)
@@ -131,9 +140,12 @@ func (s *Own) Run(ctx context.Context) {
 			}
 		}
 		if short++; !wasUp || !endedWithoutReason(err) || time.Since(began) > shortSession {
-			short = 0 // no sign of a takeover: the session never was up, the broker gave a reason, or the session lasted long enough
+			// no sign of a takeover: the session never was up, the broker gave a reason, or the
+			// session lasted long enough
+			short = 0
 		}
-		takenOver := mqttconn.IsTakenOver(err) || short > maxShort && probe.sawSessionTakeover(ctx, broker)
+		takenOver := mqttconn.IsTakenOver(err) || short > maxShort &&
+			probe.sawSessionTakeover(ctx, broker)
 		probe.close()
 		if takenOver {
 			short = 0
@@ -147,7 +159,8 @@ func (s *Own) Run(ctx context.Context) {
 	}
 }
 
-// backOffAfterTakeover leaves the client id to another client for a while. Taking it back at once would make the two disconnect each other for ever.
+// backOffAfterTakeover leaves the client id to another client for a while. Taking it back at once
+// would make the two disconnect each other for ever.
 func (s *Own) backOffAfterTakeover(ctx context.Context) {
 	s.setStatus(false, "another client uses this node's client id "+s.clientID)
 	s.env.Metrics.taken.Inc()

@@ -11,22 +11,26 @@ import (
 	"holdfast/internal/mqttconn"
 )
 
-// prober sends probes to this node's own session through the broker. The broker keeps the order: it received everything
-// that follows a probe in the session's queue after that probe. So a probe that returns shows how old the requests behind
-// it can be, and that the broker is alive. Probes of other processes, and of this one's earlier leaderships, do not count.
+// prober sends probes to this node's own session through the broker. The broker keeps the order: it
+// received everything that follows a probe in the session's queue after that probe. So a probe that
+// returns shows how old the requests behind it can be, and that the broker is alive. Probes of
+// other processes, and of this one's earlier leaderships, do not count.
 type prober struct {
 	config *Config
 	env    *Environment
 	topic  string
 	id     uint64 // random; it is in each probe of this prober, and in no other
-	// judges says that the first probes of a connection follow each other at once, to see whether the broker delays them.
+	// judges says that the first probes of a connection follow each other at once, to see whether
+	// the broker delays them.
 	judges bool
 	nagle  nagle // used by run, except for looks
 
-	mu         sync.Mutex
-	number     uint64    // of the last probe
-	underWay   []probe   // that have not returned, by number
-	delivered  time.Time // the session has delivered all that the broker received before; zero until a probe has returned
+	mu       sync.Mutex
+	number   uint64  // of the last probe
+	underWay []probe // that have not returned, by number
+	// the session has delivered all that the broker received before; zero until a probe has
+	// returned
+	delivered  time.Time
 	returnedAt time.Time // when a probe returned last
 	horizon    time.Time // the newest horizon that was found; zero while none was
 	disorder   bool      // probes came back out of order, or not at all
@@ -37,9 +41,10 @@ type probe struct {
 	number     uint64
 	sent       time.Time
 	connection *connection
-	// horizon is when an earlier probe was sent that had returned on this connection, and whose PUBACK was written before this
-	// one was sent; zero if there was none. When this one returns on the same connection, the broker has read that PUBACK,
-	// and so has not seen acknowledged only what it received later.
+	// horizon is when an earlier probe was sent that had returned on this connection, and whose
+	// PUBACK was written before this one was sent; zero if there was none. When this one returns on
+	// the same connection, the broker has read that PUBACK, and so has not seen acknowledged only
+	// what it received later.
 	horizon time.Time
 }
 
@@ -50,7 +55,8 @@ func newProber(config *Config, env *Environment, topic string) *prober {
 	return &prober{config: config, env: env, topic: topic, id: env.Random()}
 }
 
-// hasDelivered reports whether the session has delivered all that the broker received before a moment.
+// hasDelivered reports whether the session has delivered all that the broker received before a
+// moment.
 func (p *prober) hasDelivered(moment time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,11 +104,12 @@ func (p *prober) forget(number uint64) {
 
 // find returns the place of a probe in underWay. p.mu must be held.
 func (p *prober) find(number uint64) (at int, found bool) {
-	return slices.BinarySearchFunc(p.underWay, number, func(u probe, number uint64) int { return cmp.Compare(u.number, number) })
+	return slices.BinarySearchFunc(p.underWay, number,
+		func(u probe, number uint64) int { return cmp.Compare(u.number, number) })
 }
 
-// run sends probes by a connection until the context ends. It calls acknowledged after each PUBACK without an error: a probe
-// that the access rules deny does not count.
+// run sends probes by a connection until the context ends. It calls acknowledged after each PUBACK
+// without an error: a probe that the access rules deny does not count.
 func (p *prober) run(ctx context.Context, c *connection, acknowledged func()) {
 	ticker := time.NewTicker(p.config.ProbeInterval)
 	defer ticker.Stop()
@@ -111,7 +118,8 @@ func (p *prober) run(ctx context.Context, c *connection, acknowledged func()) {
 		number, payload := p.begin(c)
 		began := time.Now()
 		sending, cancel := context.WithTimeout(ctx, p.env.Login.KeepAlive)
-		reason, err := c.conn.Publish(sending, &mqttconn.Publish{Topic: p.topic, QoS: 1, Payload: payload})
+		reason, err := c.conn.Publish(sending,
+			&mqttconn.Publish{Topic: p.topic, QoS: 1, Payload: payload})
 		cancel()
 		if err == nil && reason >= 0x80 {
 			err = &mqttconn.ReasonCodeError{Reason: reason}
@@ -135,9 +143,9 @@ func (p *prober) run(ctx context.Context, c *connection, acknowledged func()) {
 	}
 }
 
-// returned handles a message on the probe topic. ok is false if it is no probe of this prober, or one that has returned
-// before. Then the other results are meaningless. sent is when the probe was sent. horizon is the new horizon, zero if the
-// probe shows none.
+// returned handles a message on the probe topic. ok is false if it is no probe of this prober, or
+// one that has returned before. Then the other results are meaningless. sent is when the probe was
+// sent. horizon is the new horizon, zero if the probe shows none.
 func (p *prober) returned(payload []byte, on *connection) (sent, horizon time.Time, ok bool) {
 	var id, number uint64
 	if _, err := fmt.Sscanf(string(payload), "%d %d", &id, &number); err != nil || id != p.id {
@@ -156,7 +164,8 @@ func (p *prober) returned(payload []byte, on *connection) (sent, horizon time.Ti
 	}
 	p.underWay = slices.Delete(p.underWay, 0, at+1)
 	now := time.Now()
-	p.returnedAt, p.delivered = now, u.sent // of those before it none counts any more, so delivered never goes back
+	// of those before it none counts any more, so delivered never goes back
+	p.returnedAt, p.delivered = now, u.sent
 	if u.connection == on && u.horizon.After(p.horizon) {
 		p.horizon, horizon = u.horizon, u.horizon
 	}

@@ -6,10 +6,13 @@ import (
 	"time"
 )
 
-// Round trips of about 40 ms show that the broker uses Nagle's algorithm, and operators are told while it does. Shorter and
-// longer ones do not show that.
+// Round trips of about 40 ms show that the broker uses Nagle's algorithm, and operators are told
+// while it does. Shorter and longer ones do not show that.
 func TestNagleIsNoted(t *testing.T) {
-	for took, want := range map[time.Duration]int{41 * time.Millisecond: 1, time.Millisecond: 0, 100 * time.Millisecond: 0} {
+	for took, want := range map[time.Duration]int{
+		41 * time.Millisecond: 1, time.Millisecond: 0,
+		100 * time.Millisecond: 0,
+	} {
 		t.Run(took.String(), func(t *testing.T) {
 			s := newOwn(nil)
 			trips := func(took time.Duration) { // of a connection; the later ones do not count
@@ -32,8 +35,8 @@ func TestNagleIsNoted(t *testing.T) {
 	}
 }
 
-// The silence of a session is the time for which it has been down, or has delivered nothing. While it is up, it is not silent
-// if this node does not read.
+// The silence of a session is the time for which it has been down, or has delivered nothing. While
+// it is up, it is not silent if this node does not read.
 func TestSessionThatDeliversNothingIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newOwn(nil)
@@ -63,8 +66,8 @@ func TestSessionThatDeliversNothingIsSilent(t *testing.T) {
 	})
 }
 
-// What the broker received before a probe was sent has been delivered when the probe returns. A probe that comes out of order
-// does not count: one that was sent later has returned.
+// What the broker received before a probe was sent has been delivered when the probe returns. A
+// probe that comes out of order does not count: one that was sent later has returned.
 func TestReturnOfAProbeShowsWhatIsDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newOwn(nil).probes
@@ -77,7 +80,8 @@ func TestReturnOfAProbeShowsWhatIsDelivered(t *testing.T) {
 		time.Sleep(time.Second)
 		_, second := p.begin(c)
 		time.Sleep(time.Second)
-		if _, _, ok := p.returned(second, c); !ok || !p.hasDelivered(began.Add(time.Second)) || p.hasDelivered(time.Now()) {
+		if _, _, ok := p.returned(second, c); !ok || !p.hasDelivered(began.Add(time.Second)) ||
+			p.hasDelivered(time.Now()) {
 			t.Error("it counts for another moment")
 		}
 		if _, _, ok := p.returned(first, c); ok || !p.disorder {

@@ -12,7 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// traits are the configuration and the objects that a session shares with its connections. They do not change.
+// traits are the configuration and the objects that a session shares with its connections. They do
+// not change.
 type traits struct {
 	config  *Config
 	env     *Environment
@@ -23,7 +24,8 @@ type traits struct {
 	clientID string
 	status   *status
 	probes   *prober
-	// replies is a further topic that the session subscribes to, and what takes its messages; empty for none.
+	// replies is a further topic that the session subscribes to, and what takes its messages; empty
+	// for none.
 	replies Replies
 	sender  *sender
 }
@@ -95,13 +97,15 @@ func newSession(config *Config, env *Environment, clientID, topic string) *sessi
 	}}
 }
 
-// DeliveringSince returns when the broker acknowledged the subscriptions of the last connection; before the first connection, when the session was
-// created. What the broker received before that moment need not have come to this node.
+// DeliveringSince returns when the broker acknowledged the subscriptions of the last connection;
+// before the first connection, when the session was created. What the broker received before that
+// moment need not have come to this node.
 func (s *session) DeliveringSince() time.Time {
 	return s.status.subscribed()
 }
 
-// Silence returns how long the session has been down or, while it is up, has delivered nothing (status.silence).
+// Silence returns how long the session has been down or, while it is up, has delivered nothing
+// (status.silence).
 func (s *session) Silence(now time.Time) time.Duration { return s.status.silence(now) }
 
 // setStatus notes what the session is doing, and returns whether it was up.

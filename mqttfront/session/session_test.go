@@ -37,7 +37,10 @@ func (h *fakeHandler) CoalescingDelay() time.Duration { return 0 }
 func newWorld(network func(context.Context, string) (net.Conn, error)) *Environment {
 	return &Environment{
 		Login: &mqttconn.Login{
-			Dialer:    &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: network},
+			Dialer: &mqttconn.Dialer{
+				Addresses: []mqttconn.Address{{Host: "broker:1883"}},
+				Timeout:   time.Second, Network: network,
+			},
 			KeepAlive: 30 * time.Second, Timeout: 10 * time.Second, Window: 16,
 		},
 		Random: func() uint64 { return 1 },
@@ -67,9 +70,12 @@ func newOwn(network func(context.Context, string) (net.Conn, error)) *Own {
 }
 
 // newCluster returns the cluster's session, of a node that leads.
-func newCluster(network func(context.Context, string) (net.Conn, error)) (*Cluster, *fakeHandler, *fakeLog) {
+func newCluster(network func(context.Context, string) (net.Conn, error)) (*Cluster, *fakeHandler,
+	*fakeLog,
+) {
 	handler, log := &fakeHandler{}, &fakeLog{time.Now().Add(-time.Hour)}
-	return NewCluster(newConfig(), newWorld(network), handler, log, func(context.Context) error { return nil }), handler, log
+	return NewCluster(newConfig(), newWorld(network), handler, log,
+		func(context.Context) error { return nil }), handler, log
 }
 
 // start runs a session until stop is called.
@@ -87,10 +93,13 @@ func start(t *testing.T, run func(context.Context)) (stop func()) {
 }
 
 // connected returns a connection of the session, and a function that gives it messages.
-func connected(t *testing.T, s *session) (c *connection, receive func(topic string, payload []byte)) {
+func connected(t *testing.T, s *session) (c *connection,
+	receive func(topic string, payload []byte),
+) {
 	near, far := net.Pipe()
 	go mqtttest.Serve(far, func(*packets.ControlPacket) (packets.Packet, bool) { return nil, true })
-	conn, _, err := mqttconn.Connect(t.Context(), near, &packets.Connect{}, mqttconn.Receiver{MaxPacket: MaxPacket})
+	conn, _, err := mqttconn.Connect(t.Context(), near, &packets.Connect{},
+		mqttconn.Receiver{MaxPacket: MaxPacket})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,18 +108,23 @@ func connected(t *testing.T, s *session) (c *connection, receive func(topic stri
 		_ = far.Close()
 	})
 	c = &connection{
-		traits: s.traits, subscribed: s.subscribed, receivedAfter: s.horizon(), handlerCtx: t.Context(), reason: make(chan error, 1),
+		traits: s.traits, subscribed: s.subscribed, receivedAfter: s.horizon(),
+		handlerCtx: t.Context(), reason: make(chan error, 1),
 		conn: conn, acks: mqttconn.NewAcks(conn),
 	}
 	c.begin(time.Now(), true)
 	number := uint16(0)
 	return c, func(topic string, payload []byte) {
 		number++
-		c.received(mqttconn.Message{Publish: &mqttconn.Publish{Topic: topic, QoS: 1, PacketID: number, Payload: payload}})
+		c.received(mqttconn.Message{Publish: &mqttconn.Publish{
+			Topic: topic, QoS: 1,
+			PacketID: number, Payload: payload,
+		}})
 	}
 }
 
-// forgetfulBroker acknowledges everything, and delivers to a connection what that connection publishes, unless it has lost the connection's subscription.
+// forgetfulBroker acknowledges everything, and delivers to a connection what that connection
+// publishes, unless it has lost the connection's subscription.
 type forgetfulBroker struct {
 	forgets  int  // how many connections, from the first, lose their subscription
 	silent   bool // no publication is acknowledged
@@ -130,7 +144,11 @@ func (b *forgetfulBroker) dial(context.Context, string) (net.Conn, error) {
 				return &packets.Pingresp{}, true
 			}
 			if !forgets {
-				_, err := far.Write(mqttconn.AppendPublish(nil, &packets.Publish{Topic: content.Topic, QoS: 1, PacketID: 1, Payload: content.Payload, Properties: &packets.Properties{}}))
+				_, err := far.Write(mqttconn.AppendPublish(nil,
+					&packets.Publish{
+						Topic: content.Topic, QoS: 1, PacketID: 1,
+						Payload: content.Payload, Properties: &packets.Properties{},
+					}))
 				return nil, err == nil
 			}
 		case *packets.Pingreq:
@@ -151,11 +169,17 @@ func TestSecondBrokerIsReachedIfTheFirstRefuses(t *testing.T) {
 			}
 			near, far := net.Pipe()
 			go mqtttest.Serve(far, func(*packets.ControlPacket) (packets.Packet, bool) {
-				return &packets.Connack{ReasonCode: packets.ConnackServerUnavailable, Properties: &packets.Properties{}}, true
+				return &packets.Connack{
+					ReasonCode: packets.ConnackServerUnavailable,
+					Properties: &packets.Properties{},
+				}, true
 			})
 			return near, nil
 		})
-		r.env.Login.Dialer.Addresses = []mqttconn.Address{{Host: "refuses:1883"}, {Host: "works:1883"}}
+		r.env.Login.Dialer.Addresses = []mqttconn.Address{
+			{Host: "refuses:1883"},
+			{Host: "works:1883"},
+		}
 		stop := start(t, r.Run)
 		time.Sleep(28 * time.Second)
 		if err := r.Err(); err != nil {
@@ -165,9 +189,10 @@ func TestSecondBrokerIsReachedIfTheFirstRefuses(t *testing.T) {
 	})
 }
 
-// If the broker loses the subscription of a session that is up, it acknowledges probes and delivers none. The node then
-// connects again. It waits for a broker that hangs and acknowledges nothing: the session still has the requests. The cluster's
-// session is never begun clean, and a node's own always is.
+// If the broker loses the subscription of a session that is up, it acknowledges probes and delivers
+// none. The node then connects again. It waits for a broker that hangs and acknowledges nothing:
+// the session still has the requests. The cluster's session is never begun clean, and a node's own
+// always is.
 func TestSessionWhoseSubscriptionIsLostConnectsAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		forgets int
@@ -181,7 +206,10 @@ func TestSessionWhoseSubscriptionIsLostConnectsAgain(t *testing.T) {
 		for _, isOwn := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, own %v", name, isOwn), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := &forgetfulBroker{forgets: test.forgets, silent: test.silent, connects: make(chan packets.Connect, 100)}
+					b := &forgetfulBroker{
+						forgets: test.forgets, silent: test.silent,
+						connects: make(chan packets.Connect, 100),
+					}
 					own, requests := newOwn(b.dial), (*Cluster)(nil)
 					run, clientID := own.Run, "holdfast-n1-in"
 					if !isOwn {
@@ -209,8 +237,9 @@ func TestSessionWhoseSubscriptionIsLostConnectsAgain(t *testing.T) {
 	}
 }
 
-// What comes before the first probe of a connection was received after the horizon in the log. What comes behind a probe that
-// returned was received, and sent, after that was sent. Messages of others on the topic of the probes show nothing.
+// What comes before the first probe of a connection was received after the horizon in the log. What
+// comes behind a probe that returned was received, and sent, after that was sent. Messages of
+// others on the topic of the probes show nothing.
 func TestArrivalsAreBoundedByProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, handler, log := newCluster(nil)
@@ -220,8 +249,10 @@ func TestArrivalsAreBoundedByProbes(t *testing.T) {
 			t.Helper()
 			receive(topics.Invoke, nil)
 			got := handler.arrivals[len(handler.arrivals)-1]
-			if !got.ReceivedAfter.Equal(after) || !got.SentAfter.Equal(later(after, connect)) || !got.At.Equal(time.Now()) {
-				t.Errorf("%s: received after %v, want %v; sent after %v", when, got.ReceivedAfter, after, got.SentAfter)
+			if !got.ReceivedAfter.Equal(after) || !got.SentAfter.Equal(later(after, connect)) ||
+				!got.At.Equal(time.Now()) {
+				t.Errorf("%s: received after %v, want %v; sent after %v", when, got.ReceivedAfter,
+					after, got.SentAfter)
 			}
 		}
 		horizon := log.horizon
@@ -243,8 +274,9 @@ func TestArrivalsAreBoundedByProbes(t *testing.T) {
 	})
 }
 
-// † The horizon is not when the last probe was sent that returned: a request before it may not be acknowledged yet. The next
-// probe has to return that was sent when the PUBACK of that probe was written, on the same connection.
+// † The horizon is not when the last probe was sent that returned: a request before it may not be
+// acknowledged yet. The next probe has to return that was sent when the PUBACK of that probe was
+// written, on the same connection.
 func TestHorizonWaitsForAcknowledgements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, handler, log := newCluster(nil)
@@ -262,13 +294,15 @@ func TestHorizonWaitsForAcknowledgements(t *testing.T) {
 			probe(c)
 		}
 		if !log.horizon.Equal(before) {
-			t.Fatalf("the horizon moved by %v, behind a request that is not acknowledged", log.horizon.Sub(before))
+			t.Fatalf("the horizon moved by %v, behind a request that is not acknowledged",
+				log.horizon.Sub(before))
 		}
 		handler.done[0]()
 		elsewhere, _ := connected(t, s.session)
 		probe(elsewhere) // its return says nothing of the PUBACKs on c
 		if !log.horizon.Equal(before) {
-			t.Errorf("the horizon moved by %v, although the probe was sent on another connection", log.horizon.Sub(before))
+			t.Errorf("the horizon moved by %v, although the probe was sent on another connection",
+				log.horizon.Sub(before))
 		}
 		acknowledged := probe(c) // it was sent when the PUBACK of the one before was written
 		if want := acknowledged.Add(-time.Second); !log.horizon.Equal(want) {
@@ -277,8 +311,8 @@ func TestHorizonWaitsForAcknowledgements(t *testing.T) {
 	})
 }
 
-// † While something is unacknowledged, silence is not the broker's: a full window lets no probe through, and a commit that takes
-// long must not cost the leadership.
+// † While something is unacknowledged, silence is not the broker's: a full window lets no probe
+// through, and a commit that takes long must not cost the leadership.
 func TestFullWindowIsNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, handler, _ := newCluster(nil)
@@ -297,17 +331,19 @@ func TestFullWindowIsNoSilence(t *testing.T) {
 	})
 }
 
-// † A node that led when it connected, and does not any more, reads nothing of what the leader is given.
+// † A node that led when it connected, and does not any more, reads nothing of what the leader is
+// given.
 func TestNothingIsReadBeforeTheSecondConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &forgetfulBroker{connects: make(chan packets.Connect, 100)}
 		handler, asked := &fakeHandler{}, 0
-		s := NewCluster(newConfig(), newWorld(b.dial), handler, &fakeLog{time.Now()}, func(context.Context) error {
-			if asked++; asked == 2 {
-				return errors.New("there is a later term")
-			}
-			return nil
-		})
+		s := NewCluster(newConfig(), newWorld(b.dial), handler, &fakeLog{time.Now()},
+			func(context.Context) error {
+				if asked++; asked == 2 {
+					return errors.New("there is a later term")
+				}
+				return nil
+			})
 		stop := start(t, s.Run)
 		time.Sleep(10 * time.Second)
 		if !s.Up() || asked != 4 || len(b.connects) != 2 {
@@ -357,7 +393,8 @@ func TestSessionWithoutProbesIsNotReady(t *testing.T) {
 	})
 }
 
-// † A node whose leadership is not confirmed does not connect: it would take the cluster's session from the leader.
+// † A node whose leadership is not confirmed does not connect: it would take the cluster's session
+// from the leader.
 func TestLeaderConnectsOnlyWhenConfirmed(t *testing.T) {
 	for name, test := range map[string]struct {
 		confirm error
@@ -370,7 +407,8 @@ func TestLeaderConnectsOnlyWhenConfirmed(t *testing.T) {
 					dialled = true
 					return nil, errors.New("nobody listens")
 				}
-				s := NewCluster(newConfig(), newWorld(network), &fakeHandler{}, &fakeLog{}, func(context.Context) error { return test.confirm })
+				s := NewCluster(newConfig(), newWorld(network), &fakeHandler{}, &fakeLog{},
+					func(context.Context) error { return test.confirm })
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				s.Run(ctx)
@@ -382,7 +420,8 @@ func TestLeaderConnectsOnlyWhenConfirmed(t *testing.T) {
 	}
 }
 
-// The cluster's session counts as silent from its beginning until it is connected. Err reports it when that takes longer than SilenceLimit.
+// The cluster's session counts as silent from its beginning until it is connected. Err reports it
+// when that takes longer than SilenceLimit.
 func TestLeaderWithoutItsSessionIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewCluster(newConfig(), newWorld(nil), &fakeHandler{}, &fakeLog{}, nil)

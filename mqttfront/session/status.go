@@ -6,15 +6,18 @@ import (
 	"time"
 )
 
-// status has the state of a session's connection, and the time of the last message that the broker sent on it. All methods are safe for concurrent use.
+// status has the state of a session's connection, and the time of the last message that the broker
+// sent on it. All methods are safe for concurrent use.
 type status struct {
 	blocked       func() bool // whether this node waits with what came; nil: never
 	probeInterval time.Duration
 	created       time.Time
 	lastMessage   atomic.Int64 // nanoseconds since created
 
-	mu           sync.Mutex
-	subscribedAt time.Time // when the broker acknowledged the subscriptions of the last connection, or when the status was created
+	mu sync.Mutex
+	// when the broker acknowledged the subscriptions of the last connection, or when the status was
+	// created
+	subscribedAt time.Time
 	up           bool
 	changed      time.Time     // the time of the last change of up
 	place        int           // of the broker of the last connection among the addresses
@@ -24,10 +27,14 @@ type status struct {
 
 func newStatus(probeInterval time.Duration) *status {
 	now := time.Now()
-	return &status{probeInterval: probeInterval, created: now, subscribedAt: now, changed: now, text: "not connected yet", moved: make(chan struct{})}
+	return &status{
+		probeInterval: probeInterval, created: now, subscribedAt: now, changed: now,
+		text: "not connected yet", moved: make(chan struct{}),
+	}
 }
 
-// set records the state of the connection, and returns the previous value of up. set(true, …) counts as a message of the broker.
+// set records the state of the connection, and returns the previous value of up. set(true, …)
+// counts as a message of the broker.
 func (s *status) set(up bool, text string) (wasUp bool) {
 	if up {
 		s.recordMessage()
@@ -101,10 +108,10 @@ func (s *status) downFor(now time.Time) time.Duration {
 	return now.Sub(s.changed)
 }
 
-// silence returns how long the session has been down or, while it is up, the time since the broker's last message. What
-// comes before the session is up counts, too: a queue that is long comes before the SUBACK. While the session is up, silence
-// is 0 if this node waits with what came (blocked). It is also 0 for up to 1.5 probe intervals: probes return only once per
-// interval.
+// silence returns how long the session has been down or, while it is up, the time since the
+// broker's last message. What comes before the session is up counts, too: a queue that is long
+// comes before the SUBACK. While the session is up, silence is 0 if this node waits with what came
+// (blocked). It is also 0 for up to 1.5 probe intervals: probes return only once per interval.
 func (s *status) silence(now time.Time) time.Duration {
 	quiet := now.Sub(s.created) - time.Duration(s.lastMessage.Load())
 	if down := s.downFor(now); down > 0 {

@@ -13,9 +13,10 @@ import (
 
 // Request is a decoded message.
 type Request struct {
-	ResponseTopic      string
-	Correlation        []byte // nil if there is none
-	UnsupportedVersion string // the request's __protVer if that version is not supported; set only with VerdictUnsupported
+	ResponseTopic string
+	Correlation   []byte // nil if there is none
+	// the request's __protVer if that version is not supported; set only with VerdictUnsupported
+	UnsupportedVersion string
 	Command            fsm.Command
 	Read               bool      // a GET or a SCAN
 	Deadline           time.Time // when the message expires; zero if it has no message expiry
@@ -27,11 +28,12 @@ type Request struct {
 type Verdict uint8
 
 const (
-	VerdictExecute     Verdict = iota // it is a command
-	VerdictAnswer                     // the reply is an error that follows from the message alone: it needs no log entry
-	VerdictIgnore                     // it is not answered
-	VerdictKick                       // it is not answered, and its publisher is to be disconnected
-	VerdictUnsupported                // its reply has status 505
+	VerdictExecute Verdict = iota // it is a command
+	// the reply is an error that follows from the message alone: it needs no log entry
+	VerdictAnswer
+	VerdictIgnore      // it is not answered
+	VerdictKick        // it is not answered, and its publisher is to be disconnected
+	VerdictUnsupported // its reply has status 505
 )
 
 // Reasons why a message is ignored or its publisher kicked, for counting.
@@ -42,38 +44,52 @@ const (
 	ReasonExpired          = "expired"
 )
 
-// MaxPayload is the largest payload that is parsed, in bytes. A larger one is refused with ErrorQuota, whatever the limits are.
+// MaxPayload is the largest payload that is parsed, in bytes. A larger one is refused with
+// ErrorQuota, whatever the limits are.
 const MaxPayload = 16 << 20
 
-// RequestOverhead is the approximate memory in bytes that a request needs in addition to the bytes of its message.
+// RequestOverhead is the approximate memory in bytes that a request needs in addition to the bytes
+// of its message.
 const RequestOverhead = 512
 
 // Decoder turns messages into requests. It is safe for concurrent use.
 type Decoder struct {
 	Identity Identity
-	// DefaultExpiry is how long after its arrival a request without a message expiry is answered. MaxExpiry bounds this time for all requests.
+	// DefaultExpiry is how long after its arrival a request without a message expiry is answered.
+	// MaxExpiry bounds this time for all requests.
 	DefaultExpiry, MaxExpiry time.Duration
-	// Margin is how long the dedup table (the outcomes of recent requests, by identity) keeps an outcome after the request has expired.
+	// Margin is how long the dedup table (the outcomes of recent requests, by identity) keeps an
+	// outcome after the request has expired.
 	Margin time.Duration
-	// Reserved reports whether a topic is reserved, in addition to the protocol's reserved topics. A request with such a response topic gets VerdictKick.
-	// It must be safe for concurrent use. nil reserves no further topic.
+	// Reserved reports whether a topic is reserved, in addition to the protocol's reserved topics.
+	// A request with such a response topic gets VerdictKick. It must be safe for concurrent use.
+	// nil reserves no further topic.
 	Reserved func(topic string) bool
 	// Store is what a request with StoreProperty is answered with.
 	Store string
 }
 
-// Decode fills in r from a message that arrived at a time. r must be zero, except for Command.BrokerTime, which Decode does not touch. publisherQoS is the
-// QoS with which the client published, as the broker reports it; 0 is unknown. For VerdictIgnore and VerdictKick, Decode returns the reason. For the other
-// verdicts it returns ttl: how long the request is worth answering.
-func (d *Decoder) Decode(message *mqttconn.Publish, arrived time.Time, publisherQoS byte, r *Request) (ttl time.Duration, verdict Verdict, reason string) {
+// Decode fills in r from a message that arrived at a time. r must be zero, except for
+// Command.BrokerTime, which Decode does not touch. publisherQoS is the QoS with which the client
+// published, as the broker reports it; 0 is unknown. For VerdictIgnore and VerdictKick, Decode
+// returns the reason. For the other verdicts it returns ttl: how long the request is worth
+// answering.
+func (d *Decoder) Decode(message *mqttconn.Publish, arrived time.Time, publisherQoS byte,
+	r *Request,
+) (ttl time.Duration, verdict Verdict, reason string) {
 	topic := message.Properties.ResponseTopic
 	if topic == "" {
 		return 0, VerdictIgnore, ReasonNoResponseTopic
 	}
 	p := d.Identity.read(message.Properties.User)
-	r.ResponseTopic, r.Correlation, r.Size = topic, message.Properties.CorrelationData, messageSize(message)
-	r.Command.Principal = policy.Principal{ClientID: d.Identity.clientID(&p, topic), Username: p.username, Attributes: p.attributes}
-	if !isResponseTopic(topic) || d.Reserved != nil && d.Reserved(topic) || !d.Identity.mayUse(topic, r.Command.Principal.ClientID) {
+	r.ResponseTopic, r.Correlation, r.Size = topic, message.Properties.CorrelationData,
+		messageSize(message)
+	r.Command.Principal = policy.Principal{
+		ClientID: d.Identity.clientID(&p, topic),
+		Username: p.username, Attributes: p.attributes,
+	}
+	if !isResponseTopic(topic) || d.Reserved != nil && d.Reserved(topic) ||
+		!d.Identity.mayUse(topic, r.Command.Principal.ClientID) {
 		return 0, VerdictKick, ReasonBadResponseTopic
 	}
 	if message.Retain {
@@ -99,8 +115,11 @@ func (d *Decoder) Decode(message *mqttconn.Publish, arrived time.Time, publisher
 	return ttl, d.decodeCommand(message, &p, publisherQoS, r), ""
 }
 
-// decodeCommand checks the QoS, the Correlation Data, the protocol version and the size of a request, and parses its payload.
-func (d *Decoder) decodeCommand(message *mqttconn.Publish, p *properties, publisherQoS byte, r *Request) Verdict {
+// decodeCommand checks the QoS, the Correlation Data, the protocol version and the size of a
+// request, and parses its payload.
+func (d *Decoder) decodeCommand(message *mqttconn.Publish, p *properties, publisherQoS byte,
+	r *Request,
+) Verdict {
 	switch {
 	case message.QoS != 1 || publisherQoS > 1:
 		r.Command.Error = fsm.ErrorQoS
@@ -129,16 +148,18 @@ func (d *Decoder) decodeCommand(message *mqttconn.Publish, p *properties, publis
 
 // messageSize returns the approximate memory of a request, in bytes.
 func messageSize(message *mqttconn.Publish) int {
-	size := RequestOverhead + len(message.Payload) + len(message.Properties.ResponseTopic) + len(message.Properties.CorrelationData)
+	size := RequestOverhead + len(message.Payload) + len(message.Properties.ResponseTopic) +
+		len(message.Properties.CorrelationData)
 	for i := range message.Properties.User {
 		size += len(message.Properties.User[i].Key) + len(message.Properties.User[i].Value)
 	}
 	return size
 }
 
-// addTimes sets the timestamp and the fencing token of commands that use them. If the timestamp of a SET is missing, or a timestamp or token is malformed
-// or repeated, it sets LateError. The state machine answers with that error only after the sizes were found valid. Each operation of a TXN gets the error
-// that its command would get by itself.
+// addTimes sets the timestamp and the fencing token of commands that use them. If the timestamp of
+// a SET is missing, or a timestamp or token is malformed or repeated, it sets LateError. The state
+// machine answers with that error only after the sizes were found valid. Each operation of a TXN
+// gets the error that its command would get by itself.
 func addTimes(command *fsm.Command, p *properties) {
 	switch command.Kind {
 	case fsm.KindSet:

@@ -10,15 +10,18 @@ import (
 	"holdfast/resp"
 )
 
-// ParsePayload reads a command from the payload of a request. command.Kind, CaseError and Error must be zero. A replicated setting says whether verbs and
-// options are case sensitive, so ParsePayload parses for both values and the state machine decides:
+// ParsePayload reads a command from the payload of a request. command.Kind, CaseError and Error
+// must be zero. A replicated setting says whether verbs and options are case sensitive, so
+// ParsePayload parses for both values and the state machine decides:
 //   - The same error for both: Kind is 0, and Error is set.
 //   - An error only if case sensitive: the command is set, and CaseError is that error.
-//   - Two different errors: Kind is KindInvalid, CaseError is the error if case sensitive, and Error is the other one.
+//   - Two different errors: Kind is KindInvalid, CaseError is the error if case sensitive, and
+//     Error is the other one.
 func ParsePayload(payload []byte, command *fsm.Command) { parsePayload(payload, command, false) }
 
-// parsePayload is ParsePayload, also for an operation of a TXN (operation). The strict grammar is case sensitive, the lenient one is not. A payload that
-// the strict grammar accepts has the same meaning in both. So the lenient grammar is tried only if the strict one fails.
+// parsePayload is ParsePayload, also for an operation of a TXN (operation). The strict grammar is
+// case sensitive, the lenient one is not. A payload that the strict grammar accepts has the same
+// meaning in both. So the lenient grammar is tried only if the strict one fails.
 func parsePayload(payload []byte, command *fsm.Command, operation bool) {
 	request, err := resp.ReadRequest(payload)
 	if err != nil {
@@ -30,7 +33,8 @@ func parsePayload(payload []byte, command *fsm.Command, operation bool) {
 	if first == fsm.NoError {
 		return
 	}
-	command.Condition, command.ExpectedVersion, command.Pattern = fsm.Always, hlc.Timestamp{}, false // undoes what the options before the error have set
+	// undoes what the options before the error have set
+	command.Condition, command.ExpectedVersion, command.Pattern = fsm.Always, hlc.Timestamp{}, false
 	folded := *command
 	switch second := lenient.parse(&request, &folded); second {
 	case first:
@@ -43,7 +47,8 @@ func parsePayload(payload []byte, command *fsm.Command, operation bool) {
 	}
 }
 
-// grammar reads the arguments of a request or, with operation, of an operation of a transaction. foldCase makes it case insensitive.
+// grammar reads the arguments of a request or, with operation, of an operation of a transaction.
+// foldCase makes it case insensitive.
 type grammar struct{ operation, foldCase bool }
 
 func (g grammar) is(argument []byte, word string) bool {
@@ -53,7 +58,8 @@ func (g grammar) is(argument []byte, word string) bool {
 	if len(argument) != len(word) {
 		return false
 	}
-	for i, b := range argument { // only ASCII letters are folded: bytes.EqualFold would also take a long s (U+017F) for an S
+	for i, b := range argument {
+		// only ASCII letters are folded: bytes.EqualFold would also take a long s (U+017F) for an S
 		if 'a' <= b && b <= 'z' {
 			b -= 'a' - 'A'
 		}
@@ -64,7 +70,8 @@ func (g grammar) is(argument []byte, word string) bool {
 	return true
 }
 
-// verb returns the kind of a request, and the minimum and maximum number of its arguments, the verb included. kind is 0 for an unknown verb.
+// verb returns the kind of a request, and the minimum and maximum number of its arguments, the verb
+// included. kind is 0 for an unknown verb.
 func (g grammar) verb(request *resp.Request) (kind fsm.Kind, least, most int) {
 	arguments := request.Arguments()
 	word := arguments[0]
@@ -94,7 +101,8 @@ func (g grammar) verb(request *resp.Request) (kind fsm.Kind, least, most int) {
 	return 0, 0, 0
 }
 
-// parse reads a request into command. It checks, in this order: the verb, the number of arguments, whether the key is empty, the options.
+// parse reads a request into command. It checks, in this order: the verb, the number of arguments,
+// whether the key is empty, the options.
 func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCode {
 	kind, least, most := g.verb(request)
 	if kind == 0 {
@@ -141,8 +149,8 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 	return fsm.NoError
 }
 
-// parseOperations reads the operations of a TXN. An operation with an error stays in the transaction as a KindInvalid: the state machine decides which
-// error comes first.
+// parseOperations reads the operations of a TXN. An operation with an error stays in the
+// transaction as a KindInvalid: the state machine decides which error comes first.
 func parseOperations(request *resp.Request, command *fsm.Command) {
 	command.Kind, command.Operations = fsm.KindTxn, make([]fsm.Command, request.Count-1)
 	for i, argument := range request.All() {
@@ -151,21 +159,28 @@ func parseOperations(request *resp.Request, command *fsm.Command) {
 		}
 		operation := &command.Operations[i-1]
 		if parsePayload(argument, operation, true); operation.Error != fsm.NoError {
-			*operation = fsm.Command{Kind: fsm.KindInvalid, CaseError: operation.CaseError, Error: operation.Error}
+			*operation = fsm.Command{
+				Kind: fsm.KindInvalid, CaseError: operation.CaseError,
+				Error: operation.Error,
+			}
 		}
 	}
 }
 
-// parseScan reads a pattern and, if there is one, a continuation token. The state machine checks the token. If parseScan did, an invalid token would
-// become a KindInvalid, which may get into the log with an error code that older builds cannot read.
+// parseScan reads a pattern and, if there is one, a continuation token. The state machine checks
+// the token. If parseScan did, an invalid token would become a KindInvalid, which may get into the
+// log with an error code that older builds cannot read.
 func parseScan(arguments [][]byte, command *fsm.Command) fsm.ErrorCode {
 	command.Kind, command.Value = fsm.KindScan, nil
 	if !parsePattern(arguments[0], command) {
 		return fsm.ErrorSyntax
 	}
 	if len(arguments) == 2 {
-		if command.Value = arguments[1]; len(command.Value) == 0 || len(command.Value) > fsm.MaxContinuationToken {
-			command.Value = []byte{0} // stands for any invalid token: the encoding of a command would lose an empty one, and a long one would make it large
+		if command.Value = arguments[1]; len(command.Value) == 0 ||
+			len(command.Value) > fsm.MaxContinuationToken {
+			// stands for any invalid token: the encoding of a command would lose an empty one, and
+			// a long one would make it large
+			command.Value = []byte{0}
 		}
 	}
 	return fsm.NoError
@@ -186,8 +201,8 @@ func (g grammar) parsePatternWatch(arguments [][]byte, command *fsm.Command) fsm
 	return fsm.NoError
 }
 
-// parsePattern sets the key of a command to a pattern, and reports whether the pattern is valid. If the pattern is too long, it sets Oversize instead of
-// the key, and returns true.
+// parsePattern sets the key of a command to a pattern, and reports whether the pattern is valid. If
+// the pattern is too long, it sets Oversize instead of the key, and returns true.
 func parsePattern(pattern []byte, command *fsm.Command) bool {
 	command.Key, command.Oversize = pattern, false
 	if len(pattern) > glob.MaxSize {
@@ -208,7 +223,8 @@ func (g grammar) parseIfVersion(options [][]byte, command *fsm.Command) bool {
 	return err == nil
 }
 
-// parseSetOptions reads [NX | NEX [expected] | IFVER version] [PX ms] in any order, each at most once.
+// parseSetOptions reads [NX | NEX [expected] | IFVER version] [PX ms] in any order, each at most
+// once.
 func (g grammar) parseSetOptions(options [][]byte, command *fsm.Command) bool {
 	command.Expected, command.TTL = nil, 0
 	for len(options) > 0 {
@@ -226,7 +242,9 @@ func (g grammar) parseSetOptions(options [][]byte, command *fsm.Command) bool {
 		case g.is(options[0], "NEX") && command.Condition == fsm.Always:
 			command.Condition, options = fsm.IfAbsentOrEqual, options[1:]
 			if len(options) == 0 || (command.TTL == 0 && g.isExpiry(options)) {
-				command.Expected = command.Value // without an expected value, the new value is the expected one: a client renews its lock like that
+				// without an expected value, the new value is the expected one: a client renews its
+				// lock like that
+				command.Expected = command.Value
 				continue
 			}
 			command.Expected, options = options[0], options[1:]
@@ -252,7 +270,8 @@ const maxMilliseconds = 1 << 53
 // maxNumber is the longest number that is read, in bytes.
 const maxNumber = 64
 
-// milliseconds reads a decimal number from 1 to 2^53. It may have a fraction, which one client library sends, and which is rounded up.
+// milliseconds reads a decimal number from 1 to 2^53. It may have a fraction, which one client
+// library sends, and which is rounded up.
 func milliseconds(text []byte) (int64, bool) {
 	whole, fraction, hasPoint := bytes.Cut(text, []byte{'.'})
 	if len(text) > maxNumber || !digits(whole) || (hasPoint && !digits(fraction)) {

@@ -11,15 +11,18 @@ import (
 
 // Identity names the user properties by which a broker reports who published a message.
 type Identity struct {
-	ClientIDProperty    string // empty if the broker reports no client id: then the request's own claim counts
+	// empty if the broker reports no client id: then the request's own claim counts
+	ClientIDProperty    string
 	UsernameProperty    string
 	AttributeProperties []string
-	// OwnResponses forbids response topics that are not under clients/{the client's id}. It has no effect without ClientIDProperty.
+	// OwnResponses forbids response topics that are not under clients/{the client's id}. It has no
+	// effect without ClientIDProperty.
 	OwnResponses bool
 }
 
-// StoreProperty is the user property of a request by which a node asks whether another store is at the broker, and of the answer. Its
-// value is the name of the cluster, a slash, and that of the node (package exclusive).
+// StoreProperty is the user property of a request by which a node asks whether another store is at
+// the broker, and of the answer. Its value is the name of the cluster, a slash, and that of the
+// node (package exclusive).
 const StoreProperty = "holdfast-store"
 
 // properties are the user properties of a request that have a meaning.
@@ -66,7 +69,8 @@ func (i *Identity) read(user mqttconn.UserProperties) (p properties) {
 	return p
 }
 
-// setAttribute sets an attribute. The last value counts: a broker that vouches for the attribute appends its own.
+// setAttribute sets an attribute. The last value counts: a broker that vouches for the attribute
+// appends its own.
 func setAttribute(attributes []policy.Attribute, name, value string) []policy.Attribute {
 	for i := range attributes {
 		if attributes[i].Name == name {
@@ -77,7 +81,8 @@ func setAttribute(attributes []policy.Attribute, name, value string) []policy.At
 	return append(attributes, policy.Attribute{Name: name, Value: value})
 }
 
-// clientID returns the client id of a request: the one that the broker reports if ClientIDProperty is set, else the one that the request claims.
+// clientID returns the client id of a request: the one that the broker reports if ClientIDProperty
+// is set, else the one that the request claims.
 func (i *Identity) clientID(p *properties, responseTopic string) string {
 	if i.ClientIDProperty != "" {
 		return p.trustedID
@@ -85,7 +90,8 @@ func (i *Identity) clientID(p *properties, responseTopic string) string {
 	return claimedID(p.sourceID, responseTopic)
 }
 
-// claimedID returns the client that a request claims to come from: its __srcId, else the client id in its response topic, else an empty string.
+// claimedID returns the client that a request claims to come from: its __srcId, else the client id
+// in its response topic, else an empty string.
 func claimedID(sourceID, responseTopic string) string {
 	if sourceID != "" {
 		return sourceID
@@ -93,8 +99,9 @@ func claimedID(sourceID, responseTopic string) string {
 	return clientOf(responseTopic)
 }
 
-// mayUse reports whether a client may have replies on a response topic. With OwnResponses it must be the client's own: another client would take
-// the reply for an answer to its own request, and some brokers end the leader's connection where their rules refuse a reply. A request without a
+// mayUse reports whether a client may have replies on a response topic. With OwnResponses it must
+// be the client's own: another client would take the reply for an answer to its own request, and
+// some brokers end the leader's connection where their rules refuse a reply. A request without a
 // client id passes: it is answered with "not authorized".
 func (i *Identity) mayUse(topic, clientID string) bool {
 	if !i.OwnResponses || i.ClientIDProperty == "" || clientID == "" {

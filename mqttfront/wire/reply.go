@@ -29,7 +29,10 @@ type packet struct {
 func newPublish(topic string, payload []byte) *packet {
 	p := &packet{}
 	p.publish = packets.Publish{Topic: topic, Payload: payload, QoS: 1, Properties: &p.properties}
-	p.properties = packets.Properties{ContentType: contentType, PayloadFormat: &p.format, User: p.user[:0]}
+	p.properties = packets.Properties{
+		ContentType: contentType, PayloadFormat: &p.format,
+		User: p.user[:0],
+	}
 	return p
 }
 
@@ -44,7 +47,8 @@ func (p *packet) setExpiry(left time.Duration) {
 	p.properties.MessageExpiry = &p.expiry
 }
 
-// EncodeReply returns the packet that answers a request at the time now. The reply expires when the request does.
+// EncodeReply returns the packet that answers a request at the time now. The reply expires when the
+// request does.
 func EncodeReply(r *Request, result *fsm.Result, now time.Time) *packets.Publish {
 	p := newPublish(r.ResponseTopic, nil)
 	p.properties.CorrelationData = r.Correlation
@@ -103,9 +107,11 @@ func appendResult(dst []byte, result *fsm.Result) []byte {
 	}
 }
 
-// EncodeNotification returns the packet that notifies a client of a change, and that expires after the time left.
-// Without a version it is no change, and has no __ts.
-func EncodeNotification(event *fsm.Event, receiver *fsm.Receiver, left time.Duration) *packets.Publish {
+// EncodeNotification returns the packet that notifies a client of a change, and that expires after
+// the time left. Without a version it is no change, and has no __ts.
+func EncodeNotification(event *fsm.Event, receiver *fsm.Receiver,
+	left time.Duration,
+) *packets.Publish {
 	var payload []byte
 	switch {
 	case !event.Deleted:

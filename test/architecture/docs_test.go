@@ -42,7 +42,8 @@ func TestDocumentationNamesWhatExists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	test, file := regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w+)`"), regexp.MustCompile("`([a-z]+(?:/[a-z0-9_]+)+\\.go)`")
+	test, file := regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w+)`"),
+		regexp.MustCompile("`([a-z]+(?:/[a-z0-9_]+)+\\.go)`")
 	for page, text := range pages(t, root) {
 		for _, match := range test.FindAllStringSubmatch(text, -1) {
 			if name := match[1]; !declared[name] {
@@ -68,8 +69,10 @@ func TestDocumentationNamesWhatExists(t *testing.T) {
 	for page, text := range commands {
 		for _, match := range selected.FindAllStringSubmatch(text, -1) {
 			for pattern := range strings.SplitSeq(match[1], "|") {
-				if !slices.ContainsFunc(slices.Collect(maps.Keys(declared)), func(name string) bool { return strings.Contains(name, pattern) }) {
-					t.Errorf("%s runs tests by the pattern %s, which no test matches", page, pattern)
+				if !slices.ContainsFunc(slices.Collect(maps.Keys(declared)),
+					func(name string) bool { return strings.Contains(name, pattern) }) {
+					t.Errorf("%s runs tests by the pattern %s, which no test matches", page,
+						pattern)
 				}
 			}
 		}
@@ -103,7 +106,9 @@ func TestMakeFuzzRunsEachTarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listed := strings.Fields(strings.ReplaceAll(regexp.MustCompile(`(?s)\nFUZZ := (.*?[^\\])\n`).FindStringSubmatch(string(makefile))[1], "\\\n", " "))
+	listed := strings.Fields(strings.ReplaceAll(
+		regexp.MustCompile(`(?s)\nFUZZ := (.*?[^\\])\n`).FindStringSubmatch(string(makefile))[1],
+		"\\\n", " "))
 	var found []string
 	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
@@ -111,7 +116,8 @@ func TestMakeFuzzRunsEachTarget(t *testing.T) {
 		}
 		source, err := os.ReadFile(path)
 		folder, _ := filepath.Rel(root, filepath.Dir(path))
-		for _, target := range regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`).FindAllStringSubmatch(string(source), -1) {
+		for _, target := range regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`).FindAllStringSubmatch(
+			string(source), -1) {
 			found = append(found, folder+":"+target[1])
 		}
 		return err
@@ -126,7 +132,8 @@ func TestMakeFuzzRunsEachTarget(t *testing.T) {
 	}
 }
 
-// Each link from one page to another leads to a file or heading that exists. Each `make` command names targets of the Makefile.
+// Each link from one page to another leads to a file or heading that exists. Each `make` command
+// names targets of the Makefile.
 func TestDocumentationLinksAndTargets(t *testing.T) {
 	root := filepath.Join("..", "..")
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
@@ -134,11 +141,13 @@ func TestDocumentationLinksAndTargets(t *testing.T) {
 		t.Fatal(err)
 	}
 	targets := make(map[string]bool)
-	for _, match := range regexp.MustCompile(`(?m)^([a-z0-9-]+):`).FindAllStringSubmatch(string(makefile), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^([a-z0-9-]+):`).FindAllStringSubmatch(
+		string(makefile), -1) {
 		targets[match[1]] = true
 	}
 	texts := pages(t, root)
-	link, heading := regexp.MustCompile(`\]\(([^):#]*)(?:#([^)]*))?\)`), regexp.MustCompile(`(?m)^#+ (.*)$`)
+	link, heading := regexp.MustCompile(`\]\(([^):#]*)(?:#([^)]*))?\)`),
+		regexp.MustCompile(`(?m)^#+ (.*)$`)
 	command := regexp.MustCompile("(?m)(?:^    |`)make ((?:[a-z0-9][a-z0-9-]* ?)+)")
 	for page, text := range texts {
 		t.Run(page, func(t *testing.T) {
@@ -183,7 +192,8 @@ func anchor(heading string) string {
 	}, heading)
 }
 
-// TestPagesHaveShortLines: lines are short, so that a diff of a page shows which sentence changed. Tables and code are exempt.
+// TestPagesHaveShortLines: lines are short, so that a diff of a page shows which sentence changed.
+// Tables and code are exempt.
 func TestPagesHaveShortLines(t *testing.T) {
 	const most = 120
 	for page, text := range pages(t, filepath.Join("..", "..")) {
@@ -193,7 +203,8 @@ func TestPagesHaveShortLines(t *testing.T) {
 				code = !code
 			}
 			words := strings.Fields(line)
-			if code || len(words) < 2 || strings.HasPrefix(words[0], "|") || strings.HasPrefix(line, "    ") {
+			if code || len(words) < 2 || strings.HasPrefix(words[0], "|") ||
+				strings.HasPrefix(line, "    ") {
 				continue
 			}
 			if length := utf8.RuneCountInString(line); length > most {

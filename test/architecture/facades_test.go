@@ -12,7 +12,10 @@ import (
 // A facade connects the parts of its package, and does no work of its own.
 func TestFacadesStaySmall(t *testing.T) {
 	const maxFields, maxMethods = 15, 25
-	for _, facade := range []struct{ folder, name string }{{"mqttfront", "Front"}, {"cluster", "Node"}} {
+	for _, facade := range []struct{ folder, name string }{
+		{"mqttfront", "Front"},
+		{"cluster", "Node"},
+	} {
 		t.Run(facade.name, func(t *testing.T) {
 			files, err := filepath.Glob(filepath.Join("..", "..", facade.folder, "*.go"))
 			if err != nil {
@@ -30,7 +33,8 @@ func TestFacadesStaySmall(t *testing.T) {
 				ast.Inspect(file, func(n ast.Node) bool {
 					switch n := n.(type) {
 					case *ast.TypeSpec:
-						if structure, ok := n.Type.(*ast.StructType); ok && n.Name.Name == facade.name {
+						if structure, ok := n.Type.(*ast.StructType); ok &&
+							n.Name.Name == facade.name {
 							fields = structure.Fields.NumFields()
 						}
 					case *ast.FuncDecl:
@@ -42,7 +46,8 @@ func TestFacadesStaySmall(t *testing.T) {
 				})
 			}
 			if fields == 0 || fields > maxFields || methods == 0 || methods > maxMethods {
-				t.Errorf("it has %d fields and %d methods, at most %d and %d are allowed", fields, methods, maxFields, maxMethods)
+				t.Errorf("it has %d fields and %d methods, at most %d and %d are allowed", fields,
+					methods, maxFields, maxMethods)
 			}
 		})
 	}

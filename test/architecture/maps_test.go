@@ -29,7 +29,12 @@ type source struct {
 // sources returns the packages that match the patterns, and all that they import.
 func sources(t *testing.T, patterns ...string) (packages []source) {
 	t.Helper()
-	command := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Imports,TestImports,XTestImports,Module"}, patterns...)...)
+	command := exec.Command("go",
+		append([]string{
+			"list", "-export", "-deps",
+			"-json=ImportPath,Dir,Export,GoFiles,Imports,TestImports,XTestImports,Module",
+		},
+			patterns...)...)
 	command.Stderr = os.Stderr
 	output, err := command.Output()
 	if err != nil {
@@ -65,7 +70,8 @@ func byAddress(key types.Type) bool {
 	return false
 }
 
-// rangesByAddress returns where a package ranges over maps in the order of memory addresses, by range statements or by the maps package.
+// rangesByAddress returns where a package ranges over maps in the order of memory addresses, by
+// range statements or by the maps package.
 func rangesByAddress(fset *token.FileSet, files []*ast.File, info *types.Info) (found []string) {
 	note := func(at token.Pos, of types.Type) {
 		if of == nil {
@@ -73,7 +79,8 @@ func rangesByAddress(fset *token.FileSet, files []*ast.File, info *types.Info) (
 		}
 		if m, ok := of.Underlying().(*types.Map); ok && byAddress(m.Key()) {
 			position := fset.Position(at)
-			found = append(found, fmt.Sprintf("%s:%d: %s", filepath.Base(position.Filename), position.Line, of))
+			found = append(found,
+				fmt.Sprintf("%s:%d: %s", filepath.Base(position.Filename), position.Line, of))
 		}
 	}
 	for _, file := range files {
@@ -86,7 +93,9 @@ func rangesByAddress(fset *token.FileSet, files []*ast.File, info *types.Info) (
 				if !ok || len(n.Args) == 0 {
 					break
 				}
-				if f, ok := info.Uses[called.Sel].(*types.Func); ok && f.Pkg() != nil && f.Pkg().Path() == "maps" && slices.Contains([]string{"Keys", "Values", "All"}, f.Name()) {
+				if f, ok := info.Uses[called.Sel].(*types.Func); ok && f.Pkg() != nil &&
+					f.Pkg().Path() == "maps" &&
+					slices.Contains([]string{"Keys", "Values", "All"}, f.Name()) {
 					note(n.Pos(), info.TypeOf(n.Args[0]))
 				}
 			}
@@ -117,14 +126,19 @@ func addressOrder(t *testing.T, packages []source, wanted func(*source) bool) (f
 		}
 		var files []*ast.File
 		for _, name := range p.GoFiles {
-			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil,
+				parser.SkipObjectResolution)
 			if err != nil {
 				t.Fatal(err)
 			}
 			files = append(files, file)
 		}
-		info := &types.Info{Types: make(map[ast.Expr]types.TypeAndValue), Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object)}
-		config := types.Config{Importer: imports, Error: func(error) {}} // type errors are ignored: functions in assembly have no body, for instance
+		info := &types.Info{
+			Types: make(map[ast.Expr]types.TypeAndValue),
+			Uses:  make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object),
+		}
+		// type errors are ignored: functions in assembly have no body, for instance
+		config := types.Config{Importer: imports, Error: func(error) {}}
 		_, _ = config.Check(p.ImportPath, fset, files, info)
 		for _, at := range rangesByAddress(fset, files, info) {
 			found = append(found, p.ImportPath+" "+at)
@@ -133,20 +147,23 @@ func addressOrder(t *testing.T, packages []source, wanted func(*source) bool) (f
 	return found
 }
 
-// No package ranges over a map in the order of memory addresses. The schedule of a simulation would depend on them, and the run could not be repeated from
-// its seed.
+// No package ranges over a map in the order of memory addresses. The schedule of a simulation would
+// depend on them, and the run could not be repeated from its seed.
 func TestNoMapIsRangedOverByAddress(t *testing.T) {
 	packages := sources(t, "holdfast/...")
 	own := func(p *source) bool {
-		return p.Module != nil && p.Module.Main && p.ImportPath != "holdfast/internal/ordered" // which sorts what it ranges over
+		// which sorts what it ranges over
+		return p.Module != nil && p.Module.Main && p.ImportPath != "holdfast/internal/ordered"
 	}
 	for _, found := range addressOrder(t, packages, own) {
-		t.Errorf("%s: its order depends on memory addresses; keep a slice, or sort by a number", found)
+		t.Errorf("%s: its order depends on memory addresses; keep a slice, or sort by a number",
+			found)
 	}
 }
 
-// Dependencies of the simulation range over maps by address only in the files of the table, which also says why no schedule depends on that. The standard
-// library is edited where it matters (test/sim/golib).
+// Dependencies of the simulation range over maps by address only in the files of the table, which
+// also says why no schedule depends on that. The standard library is edited where it matters
+// (test/sim/golib).
 func TestDependenciesRangeByAddressOnlyWhereItIsKnown(t *testing.T) {
 	known := map[string]string{
 		"github.com/hashicorp/go-hclog interceptlogger.go":  "a logger of raft has one sink",

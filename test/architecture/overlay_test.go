@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestOnlyTheSimulationEditsTheRuntime: only the simulation imports the packages that edit Go's runtime and that use the edits.
+// TestOnlyTheSimulationEditsTheRuntime: only the simulation imports the packages that edit Go's
+// runtime and that use the edits.
 func TestOnlyTheSimulationEditsTheRuntime(t *testing.T) {
 	users := map[string][]string{
 		"holdfast/test/sim/golib":    {"holdfast/test/sim/simulate"},
@@ -17,14 +18,16 @@ func TestOnlyTheSimulationEditsTheRuntime(t *testing.T) {
 	}
 	for _, p := range sources(t, "holdfast/...") {
 		for _, imported := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
-			if allowed, restricted := users[imported]; restricted && !slices.Contains(allowed, p.ImportPath) {
+			if allowed, restricted := users[imported]; restricted &&
+				!slices.Contains(allowed, p.ImportPath) {
 				t.Errorf("%s imports %s", p.ImportPath, imported)
 			}
 		}
 	}
 }
 
-// TestProductHasNoBuildTags: the only build tags of the product are operating systems. Tests that need another product edit its source (test/mutants).
+// TestProductHasNoBuildTags: the only build tags of the product are operating systems. Tests that
+// need another product edit its source (test/mutants).
 func TestProductHasNoBuildTags(t *testing.T) {
 	systems := []string{"linux", "unix"}
 	for _, p := range sources(t, "holdfast/...") {

@@ -13,7 +13,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// compareOptions are the flags of all commands that measure, and the systems that the command measures.
+// compareOptions are the flags of all commands that measure, and the systems that the command
+// measures.
 type compareOptions struct {
 	holdfast    string
 	dir         string
@@ -42,17 +43,21 @@ func newCompare() *cobra.Command {
 	}
 	o.add(command)
 	flags := command.Flags()
-	flags.StringArrayVar(&o.only, "only", nil, "`name` of a system to measure, may be repeated (default: all)")
-	flags.IntSliceVar(&o.outstanding, "outstanding", []int{1, 16, 64, 256, 1024}, "requests under way at once")
+	flags.StringArrayVar(&o.only, "only", nil,
+		"`name` of a system to measure, may be repeated (default: all)")
+	flags.IntSliceVar(&o.outstanding, "outstanding", []int{1, 16, 64, 256, 1024},
+		"requests under way at once")
 	flags.IntVar(&o.nodes, "nodes", 3, "members of each cluster")
-	flags.IntVar(&o.rounds, "rounds", 3, "how often each is measured; medians are reported, and the spread of ratios")
+	flags.IntVar(&o.rounds, "rounds", 3,
+		"how often each is measured; medians are reported, and the spread of ratios")
 	return command
 }
 
 func (o *compareOptions) add(command *cobra.Command) {
 	flags := command.Flags()
 	flags.StringVar(&o.holdfast, "holdfast", "bin/holdfast", "the `binary` under test")
-	flags.StringVar(&o.dir, "dir", "", "`folder` for the data, on the disk that is to be measured (default: that of the results)")
+	flags.StringVar(&o.dir, "dir", "",
+		"`folder` for the data, on the disk that is to be measured (default: that of the results)")
 	flags.StringVar(&o.output, "output", "report/bench", "`folder` for the results")
 	flags.DurationVar(&o.warmup, "warmup", time.Second, "load before each measurement")
 	flags.DurationVar(&o.duration, "duration", 3*time.Second, "length of each measurement")
@@ -66,12 +71,14 @@ func compared(nodes int) []system {
 		holdfastSystem("Holdfast", nodes, all),
 		etcdSystem(),
 		natsSystem(),
-		holdfastSystem("Holdfast, logStore: boltdb", nodes, []workload{sets()}, "--cluster.logStore", "boltdb"),
+		holdfastSystem("Holdfast, logStore: boltdb", nodes, []workload{sets()},
+			"--cluster.logStore", "boltdb"),
 		raftSystem(),
 	}, secureSystems(nodes, []workload{sets()})...)
 }
 
-// point has the measured figures of one system and one workload, at one number of requests under way.
+// point has the measured figures of one system and one workload, at one number of requests under
+// way.
 type point struct {
 	System      string    `json:"system"`
 	Workload    string    `json:"workload"`
@@ -80,7 +87,8 @@ type point struct {
 	P50         []float64 `json:"p50"`   // milliseconds, by round, as P99 and P999
 	P99         []float64 `json:"p99"`
 	P999        []float64 `json:"p99.9"`
-	// Processor is the processor time per request in microseconds, by process and round, as the kernel counts it.
+	// Processor is the processor time per request in microseconds, by process and round, as the
+	// kernel counts it.
 	Processor map[string][]float64 `json:"processor"`
 }
 
@@ -91,7 +99,10 @@ type pointKey struct {
 
 // run measures all systems in interleaved rounds. It returns what was measured, also with an error.
 func (o *compareOptions) run(ctx context.Context) (*comparison, error) {
-	measured := &comparison{Machine: describeMachine(), Nodes: o.nodes, Rounds: o.rounds, Duration: o.duration, points: map[pointKey]*point{}}
+	measured := &comparison{
+		Machine: describeMachine(), Nodes: o.nodes, Rounds: o.rounds,
+		Duration: o.duration, points: map[pointKey]*point{},
+	}
 	if err := o.validate(); err != nil {
 		return measured, err
 	}
@@ -126,7 +137,8 @@ func (o *compareOptions) validate() error {
 	return nil
 }
 
-// environment creates the folder of the results, and a temporary folder for the data. clean removes the data.
+// environment creates the folder of the results, and a temporary folder for the data. clean removes
+// the data.
 func (o *compareOptions) environment() (env *environment, clean func(), err error) {
 	env = &environment{nodes: o.nodes}
 	if env.self, err = os.Executable(); err != nil {
@@ -152,11 +164,15 @@ func (o *compareOptions) environment() (env *environment, clean func(), err erro
 		return nil, nil, err
 	}
 	root := env.dir
-	return env, func() { _ = os.RemoveAll(root) }, os.Chmod(root, 0o755) // mosquitto reads its configuration after it has given up root
+	// mosquitto reads its configuration after it has given up root
+	return env, func() { _ = os.RemoveAll(root) }, os.Chmod(root, 0o755)
 }
 
-// withSystem starts a system in a folder of its own, calls use, stops the system, and removes the folder.
-func withSystem(ctx context.Context, env *environment, s system, use func(*environment, *deployment) error) error {
+// withSystem starts a system in a folder of its own, calls use, stops the system, and removes the
+// folder.
+func withSystem(ctx context.Context, env *environment, s system,
+	use func(*environment, *deployment) error,
+) error {
 	inner := *env
 	var err error
 	if inner.dir, err = os.MkdirTemp(env.dir, "system-"); err != nil {
@@ -177,9 +193,14 @@ const (
 	benchKeys   = 10_000
 )
 
-func (o *compareOptions) measure(ctx context.Context, env *environment, s system, round int, measured *comparison) error {
+func (o *compareOptions) measure(ctx context.Context, env *environment, s system, round int,
+	measured *comparison,
+) error {
 	return withSystem(ctx, env, s, func(env *environment, d *deployment) error {
-		base := loadOptions{ValueSize: valueSize, Keys: benchKeys, Connections: connections, Warmup: o.warmup, Duration: o.duration}
+		base := loadOptions{
+			ValueSize: valueSize, Keys: benchKeys, Connections: connections,
+			Warmup: o.warmup, Duration: o.duration,
+		}
 		if d.raft == "" {
 			filling := base
 			filling.Fill, filling.Outstanding = true, 256
@@ -197,7 +218,8 @@ func (o *compareOptions) measure(ctx context.Context, env *environment, s system
 				}
 				measured.add(s.name, l.name, outstanding, m)
 				fmt.Printf("round %d  %-40s %-6s %5d: %8.0f/s  p50 %7.2f ms  p99 %7.2f ms  µs a request: %s\n", round+1, s.name, l.name, outstanding,
-					m.result.Rate, float64(m.result.P50)/1000, float64(m.result.P99)/1000, byProcess(m))
+					m.result.Rate, float64(m.result.P50)/1000, float64(m.result.P99)/1000,
+					byProcess(m))
 			}
 		}
 		return nil
@@ -219,7 +241,10 @@ func (c *comparison) add(system, workload string, outstanding int, m *measuremen
 	key := pointKey{system, workload, outstanding}
 	p := c.points[key]
 	if p == nil {
-		p = &point{System: system, Workload: workload, Outstanding: outstanding, Processor: map[string][]float64{}}
+		p = &point{
+			System: system, Workload: workload, Outstanding: outstanding,
+			Processor: map[string][]float64{},
+		}
 		c.points[key] = p
 		c.Points = append(c.Points, p)
 	}
@@ -238,7 +263,8 @@ func (c *comparison) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "compare.json"), append(data, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "compare.json"), append(data, '\n'),
+		0o644); err != nil {
 		return err
 	}
 	table := c.table()

@@ -13,14 +13,16 @@ const startTime = time.Minute
 
 // deployment is a started system, and how the load reaches it.
 type deployment struct {
-	kind      string   // the --system of the load role, which chooses the client library
-	addresses []string // where the clients of the load connect: to the broker, or to the members if there is no broker
-	broker    string   // address of the MQTT broker for the nodes; empty if there is no broker
-	authority string   // path of the CA certificate for mqtts addresses
+	kind string // the --system of the load role, which chooses the client library
+	// where the clients of the load connect: to the broker, or to the members if there is no broker
+	addresses []string
+	broker    string // address of the MQTT broker for the nodes; empty if there is no broker
+	authority string // path of the CA certificate for mqtts addresses
 	processes []*process
-	raft      string   // URL of the leader of a bare raft, which puts the load on itself; empty for other systems
-	health    []string // host:port of each Holdfast node's health endpoints
-	admin     []string // host:port of each Holdfast node's admin API
+	// URL of the leader of a bare raft, which puts the load on itself; empty for other systems
+	raft   string
+	health []string // host:port of each Holdfast node's health endpoints
+	admin  []string // host:port of each Holdfast node's admin API
 }
 
 func (d *deployment) stop() {
@@ -39,7 +41,9 @@ func (d *deployment) add(env *environment, name, program string, arguments ...st
 }
 
 // waitFor waits for a condition. It fails at the limit, or if a process has ended.
-func (d *deployment) waitFor(ctx context.Context, what string, limit time.Duration, condition func() bool) error {
+func (d *deployment) waitFor(ctx context.Context, what string, limit time.Duration,
+	condition func() bool,
+) error {
 	err := until(ctx, what, limit, func() bool { return condition() || d.ended() != nil })
 	if p := d.ended(); p != nil {
 		text, _ := os.ReadFile(p.log) // the error has what could be read

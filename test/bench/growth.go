@@ -27,26 +27,32 @@ func newGrowth() *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error { return g.run(command.Context()) },
 	}
 	g.add(command)
-	command.Flags().StringArrayVar(&g.only, "only", nil, "`what` to measure, keys, members, watchers, clients or busy clients, may be repeated (default: all)")
+	command.Flags().StringArrayVar(&g.only, "only", nil,
+		"`what` to measure, keys, members, watchers, clients or busy clients, may be repeated (default: all)")
 	command.Flags().IntVar(&g.largest, "keys", 1_000_000, "the largest number of keys, on one node")
 	return command
 }
 
 // growthPoint is what was measured at one size.
 type growthPoint struct {
-	What        string  `json:"what"`
-	Size        int     `json:"size"`
-	Detail      string  `json:"detail"`
-	Rate        float64 `json:"requestsPerSecond"`
-	P50         float64 `json:"p50"` // milliseconds
-	P99         float64 `json:"p99"`
-	P999        float64 `json:"p99.9"`
-	Memory      float64 `json:"mebibytes,omitempty"`         // resident anonymous memory of one node; for keys, after the restart
-	BytesPerKey float64 `json:"overheadPerKey,omitempty"`    // memory for each key beyond key and value
-	Restart     float64 `json:"restartSeconds,omitempty"`    // time until the node is ready again, after kill -9
-	WhileSaving float64 `json:"p99.9whileSaving,omitempty"`  // p99.9 in milliseconds, while snapshots are taken
-	Snapshot    float64 `json:"snapshotSeconds,omitempty"`   // how long the longest snapshot under load took
-	Filled      float64 `json:"fillKeysPerSecond,omitempty"` // how fast the keys were written
+	What   string  `json:"what"`
+	Size   int     `json:"size"`
+	Detail string  `json:"detail"`
+	Rate   float64 `json:"requestsPerSecond"`
+	P50    float64 `json:"p50"` // milliseconds
+	P99    float64 `json:"p99"`
+	P999   float64 `json:"p99.9"`
+	// resident anonymous memory of one node; for keys, after the restart
+	Memory float64 `json:"mebibytes,omitempty"`
+	// memory for each key beyond key and value
+	BytesPerKey float64 `json:"overheadPerKey,omitempty"`
+	// time until the node is ready again, after kill -9
+	Restart float64 `json:"restartSeconds,omitempty"`
+	// p99.9 in milliseconds, while snapshots are taken
+	WhileSaving float64 `json:"p99.9whileSaving,omitempty"`
+	// how long the longest snapshot under load took
+	Snapshot float64 `json:"snapshotSeconds,omitempty"`
+	Filled   float64 `json:"fillKeysPerSecond,omitempty"` // how fast the keys were written
 }
 
 func (g *growth) run(ctx context.Context) error {
@@ -62,7 +68,8 @@ func (g *growth) run(ctx context.Context) error {
 		}
 		all = append(all, m)
 		fmt.Printf("%-20s %9d %-22s %7.0f/s  p50 %6.2f ms  p99 %7.2f ms  p99.9 %7.2f ms  %6.0f MiB  %5.0f B/key  restart %5.2f s  saving: p99.9 %7.2f ms in %.1f s\n",
-			m.What, m.Size, m.Detail, m.Rate, m.P50, m.P99, m.P999, m.Memory, m.BytesPerKey, m.Restart, m.WhileSaving, m.Snapshot)
+			m.What, m.Size, m.Detail, m.Rate, m.P50, m.P99, m.P999, m.Memory, m.BytesPerKey,
+			m.Restart, m.WhileSaving, m.Snapshot)
 		return nil
 	}
 	axes := []growthAxis{
@@ -82,20 +89,25 @@ func (g *growth) run(ctx context.Context) error {
 			continue
 		}
 		if err := axis.measure(); err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", axis.name, err), g.write(all)) // what was measured before
+			// what was measured before
+			return errors.Join(fmt.Errorf("%s: %w", axis.name, err), g.write(all))
 		}
 	}
 	return g.write(all)
 }
 
-// growthAxis is one quantity that grows, for instance the number of keys. measure measures all its sizes.
+// growthAxis is one quantity that grows, for instance the number of keys. measure measures all its
+// sizes.
 type growthAxis struct {
 	name    string
 	measure func() error
 }
 
 // each returns a function that measures one size after the other, until one fails.
-func each(ctx context.Context, env *environment, note func(*growthPoint, error) error, measure func(context.Context, *environment, int) (*growthPoint, error), sizes ...int) func() error {
+func each(ctx context.Context, env *environment, note func(*growthPoint, error) error,
+	measure func(context.Context, *environment, int) (*growthPoint, error),
+	sizes ...int,
+) func() error {
 	return func() error {
 		for _, size := range sizes {
 			if err := note(measure(ctx, env, size)); err != nil {
@@ -107,7 +119,9 @@ func each(ctx context.Context, env *environment, note func(*growthPoint, error) 
 }
 
 // allKeys measures numbers of keys with small and with large values.
-func (g *growth) allKeys(ctx context.Context, env *environment, note func(*growthPoint, error) error) error {
+func (g *growth) allKeys(ctx context.Context, env *environment,
+	note func(*growthPoint, error) error,
+) error {
 	const smallest = 10_000
 	if g.largest < smallest {
 		return fmt.Errorf("--keys is %d: must be at least %d", g.largest, smallest)
@@ -125,7 +139,9 @@ func (g *growth) allKeys(ctx context.Context, env *environment, note func(*growt
 	}
 	for _, keys := range []int{2_000, 20_000, 200_000} {
 		if keys > g.largest/5 {
-			continue // 200,000 of these keys have two gigabytes of values, and take long: a smaller --keys leaves them out
+			// 200,000 of these keys have two gigabytes of values, and take long: a smaller --keys
+			// leaves them out
+			continue
 		}
 		if err := note(g.keys(ctx, env, keys, 10<<10)); err != nil {
 			return fmt.Errorf("%d keys of 10 KiB: %w", keys, err)
@@ -143,11 +159,15 @@ const (
 )
 
 func (g *growth) load(keys, size int) loadOptions {
-	return loadOptions{ValueSize: size, Keys: keys, Connections: connections, Outstanding: growthOutstanding, GETs: 50, Warmup: g.warmup, Duration: g.duration}
+	return loadOptions{
+		ValueSize: size, Keys: keys, Connections: connections,
+		Outstanding: growthOutstanding, GETs: 50, Warmup: g.warmup, Duration: g.duration,
+	}
 }
 
 func (m *growthPoint) copyFrom(x *measurement) {
-	m.Rate, m.P50, m.P99, m.P999 = x.result.Rate, float64(x.result.P50)/1000, float64(x.result.P99)/1000, float64(x.result.P999)/1000
+	m.Rate, m.P50, m.P99, m.P999 = x.result.Rate, float64(x.result.P50)/1000,
+		float64(x.result.P99)/1000, float64(x.result.P999)/1000
 }
 
 // keys measures one node with a number of keys: half of the requests read, half write.
@@ -175,7 +195,9 @@ func (g *growth) keys(ctx context.Context, env *environment, keys, size int) (*g
 }
 
 // whileSaving puts load on the node while it takes one snapshot after the other.
-func (g *growth) whileSaving(ctx context.Context, env *environment, d *deployment, options loadOptions, m *growthPoint) error {
+func (g *growth) whileSaving(ctx context.Context, env *environment, d *deployment,
+	options loadOptions, m *growthPoint,
+) error {
 	saving, stop := context.WithCancel(ctx)
 	defer stop()
 	taken := make(chan error, 1)
@@ -204,7 +226,8 @@ func (g *growth) whileSaving(ctx context.Context, env *environment, d *deploymen
 	return nil
 }
 
-// restart kills the node and starts it again. It measures how long that takes, and the memory of the new process. bytes is the size of all keys and values.
+// restart kills the node and starts it again. It measures how long that takes, and the memory of
+// the new process. bytes is the size of all keys and values.
 func (g *growth) restart(ctx context.Context, d *deployment, m *growthPoint, bytes int) error {
 	old := d.processes[len(d.processes)-1]
 	old.kill()
@@ -214,7 +237,8 @@ func (g *growth) restart(ctx context.Context, d *deployment, m *growthPoint, byt
 		return err
 	}
 	d.processes[len(d.processes)-1] = again
-	if err := d.waitFor(ctx, "the restarted node is ready", 5*time.Minute, func() bool { return answers(ctx, "http://"+d.health[0]+"/readyz") }); err != nil {
+	if err := d.waitFor(ctx, "the restarted node is ready", 5*time.Minute,
+		func() bool { return answers(ctx, "http://"+d.health[0]+"/readyz") }); err != nil {
 		return err
 	}
 	m.Restart = time.Since(began).Seconds()
@@ -224,7 +248,9 @@ func (g *growth) restart(ctx context.Context, d *deployment, m *growthPoint, byt
 }
 
 // sets measures SETs on a cluster of a number of nodes. change adjusts the options of the load.
-func (g *growth) sets(ctx context.Context, env *environment, m *growthPoint, nodes int, change func(*loadOptions)) (*growthPoint, error) {
+func (g *growth) sets(ctx context.Context, env *environment, m *growthPoint, nodes int,
+	change func(*loadOptions),
+) (*growthPoint, error) {
 	return m, withSystem(ctx, env, plain(nodes), func(env *environment, d *deployment) error {
 		options := g.load(benchKeys, valueSize)
 		options.GETs = 0
@@ -240,29 +266,42 @@ func (g *growth) sets(ctx context.Context, env *environment, m *growthPoint, nod
 
 // members measures SETs on a cluster of a number of members.
 func (g *growth) members(ctx context.Context, env *environment, members int) (*growthPoint, error) {
-	return g.sets(ctx, env, &growthPoint{What: "members", Size: members, Detail: setsUnderWay}, members, func(*loadOptions) {})
+	return g.sets(ctx, env, &growthPoint{What: "members", Size: members, Detail: setsUnderWay},
+		members, func(*loadOptions) {})
 }
 
 // watchers measures SETs of benchKeys keys. The given number of these keys has one watcher each.
-func (g *growth) watchers(ctx context.Context, env *environment, watchers int) (*growthPoint, error) {
-	return g.sets(ctx, env, &growthPoint{What: "watchers", Size: watchers, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Watchers = watchers })
+func (g *growth) watchers(ctx context.Context, env *environment, watchers int) (*growthPoint,
+	error,
+) {
+	return g.sets(ctx, env, &growthPoint{What: "watchers", Size: watchers, Detail: setsUnderWay}, 3,
+		func(o *loadOptions) { o.Watchers = watchers })
 }
 
-// clients measures a number of clients, each with its own connection. The requests under way are spread over all of them at random.
+// clients measures a number of clients, each with its own connection. The requests under way are
+// spread over all of them at random.
 func (g *growth) clients(ctx context.Context, env *environment, clients int) (*growthPoint, error) {
-	return g.sets(ctx, env, &growthPoint{What: "clients", Size: clients, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Spread, o.Connections = true, clients; o.extendWarmup() })
+	return g.sets(ctx, env, &growthPoint{What: "clients", Size: clients, Detail: setsUnderWay}, 3,
+		func(o *loadOptions) { o.Spread, o.Connections = true, clients; o.extendWarmup() })
 }
 
 // busyClients measures a number of clients, each with its own connection and a request under way.
-func (g *growth) busyClients(ctx context.Context, env *environment, clients int) (*growthPoint, error) {
-	return g.sets(ctx, env, &growthPoint{What: busyClients, Size: clients, Detail: "SET, one of each client under way"}, 3, func(o *loadOptions) {
+func (g *growth) busyClients(ctx context.Context, env *environment, clients int) (*growthPoint,
+	error,
+) {
+	return g.sets(ctx, env, &growthPoint{
+		What: busyClients, Size: clients,
+		Detail: "SET, one of each client under way",
+	}, 3, func(o *loadOptions) {
 		o.Outstanding, o.Connections = clients, clients
 		o.extendWarmup()
 	})
 }
 
 // extendWarmup adds time to the warm-up for the work that new connections cost.
-func (o *loadOptions) extendWarmup() { o.Warmup += time.Duration(o.Connections) * 2 * time.Millisecond }
+func (o *loadOptions) extendWarmup() {
+	o.Warmup += time.Duration(o.Connections) * 2 * time.Millisecond
+}
 
 // busyClients names the axis on which each client has one request under way.
 const busyClients = "busy clients"
@@ -279,18 +318,23 @@ func (g *growth) write(all []*growthPoint) error {
 	var order []string
 	for _, m := range all {
 		fmt.Fprintf(&b, "| %s | %d | %s | %.0f | %.2f | %.2f | %.2f | %.0f | %.0f | %.2f | %.2f | %.2f |\n",
-			m.What, m.Size, m.Detail, m.Rate, m.P50, m.P99, m.P999, m.Memory, m.BytesPerKey, m.Restart, m.WhileSaving, m.Snapshot)
+			m.What, m.Size, m.Detail, m.Rate, m.P50, m.P99, m.P999, m.Memory, m.BytesPerKey,
+			m.Restart, m.WhileSaving, m.Snapshot)
 		if m.What != "keys" {
 			continue
 		}
 		if rates[m.Detail] == nil {
-			rates[m.Detail], memory[m.Detail] = &series{name: "requests/s, " + m.Detail}, &series{name: "MiB, " + m.Detail}
+			rates[m.Detail], memory[m.Detail] = &series{name: "requests/s, " + m.Detail},
+				&series{name: "MiB, " + m.Detail}
 			order = append(order, m.Detail)
 		}
 		rates[m.Detail].add(float64(m.Size), m.Rate)
 		memory[m.Detail].add(float64(m.Size), max(m.Memory, 1))
 	}
-	drawn := chart{title: "One node: throughput and memory with the number of keys", x: "keys", y: "requests per second; MiB"}
+	drawn := chart{
+		title: "One node: throughput and memory with the number of keys", x: "keys",
+		y: "requests per second; MiB",
+	}
 	for _, detail := range order {
 		drawn.series = append(drawn.series, *rates[detail], *memory[detail])
 	}
@@ -303,7 +347,8 @@ func (g *growth) write(all []*growthPoint) error {
 	)
 }
 
-// saveChart draws the points of one axis into a file that has the name of the axis. Without points it writes no file.
+// saveChart draws the points of one axis into a file that has the name of the axis. Without points
+// it writes no file.
 func (g *growth) saveChart(all []*growthPoint, what string) error {
 	return saveUnlessEmpty(growthChart(all, what), filepath.Join(g.output, what+".svg"))
 }
@@ -315,7 +360,8 @@ func saveUnlessEmpty(c *chart, file string) error {
 	return c.save(file)
 }
 
-// growthChart draws throughput and p99 latency against the size on one axis of growth. Size 0 is drawn at 1, because the scale is logarithmic.
+// growthChart draws throughput and p99 latency against the size on one axis of growth. Size 0 is
+// drawn at 1, because the scale is logarithmic.
 func growthChart(all []*growthPoint, what string) *chart {
 	rate, p99 := series{name: "requests/s"}, series{name: "p99, milliseconds"}
 	for _, m := range all {
@@ -324,5 +370,9 @@ func growthChart(all []*growthPoint, what string) *chart {
 			p99.add(float64(max(m.Size, 1)), m.P99)
 		}
 	}
-	return &chart{"SET, 64 under way, with the number of " + what, what, "requests per second; milliseconds", []series{rate, p99}}
+	return &chart{
+		"SET, 64 under way, with the number of " + what, what,
+		"requests per second; milliseconds",
+		[]series{rate, p99},
+	}
 }

@@ -17,17 +17,21 @@ import (
 // measurement is the result of one load.
 type measurement struct {
 	result load.Result
-	cpu    map[string]time.Duration // processor time by the name of the process, the warm-up included
-	took   time.Duration            // duration of the load, the warm-up included
+	// processor time by the name of the process, the warm-up included
+	cpu  map[string]time.Duration
+	took time.Duration // duration of the load, the warm-up included
 }
 
-// perRequest divides a processor time by the number of requests, and returns microseconds. It assumes that the warm-up had the measured rate.
+// perRequest divides a processor time by the number of requests, and returns microseconds. It
+// assumes that the warm-up had the measured rate.
 func (m *measurement) perRequest(used time.Duration) float64 {
 	return float64(used.Microseconds()) / (m.result.Rate * m.took.Seconds())
 }
 
 // measure puts load on a running system, and measures rate, latency and processor time.
-func (d *deployment) measure(ctx context.Context, env *environment, o loadOptions) (*measurement, error) {
+func (d *deployment) measure(ctx context.Context, env *environment, o loadOptions) (*measurement,
+	error,
+) {
 	text, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
@@ -39,7 +43,9 @@ func (d *deployment) measure(ctx context.Context, env *environment, o loadOption
 	if d.raft != "" {
 		output, err = post(ctx, d.raft, text)
 	} else {
-		command := exec.CommandContext(ctx, env.self, "role", "load", "--system", d.kind, "--addresses", strings.Join(d.addresses, ","), "--authority", d.authority, "--options", string(text))
+		command := exec.CommandContext(ctx, env.self, "role", "load", "--system", d.kind,
+			"--addresses", strings.Join(d.addresses, ","), "--authority", d.authority, "--options",
+			string(text))
 		command.Stderr = stderr
 		output, err = command.Output()
 		if command.ProcessState != nil {
@@ -64,7 +70,8 @@ func (d *deployment) measure(ctx context.Context, env *environment, o loadOption
 		return nil, fmt.Errorf("load: %w", err)
 	}
 	if m.result.Errors+m.result.Unknown > 0 {
-		return m, fmt.Errorf("load: %d errors, %d unknown: %s", m.result.Errors, m.result.Unknown, lastLines(stderr.String(), 3))
+		return m, fmt.Errorf("load: %d errors, %d unknown: %s", m.result.Errors, m.result.Unknown,
+			lastLines(stderr.String(), 3))
 	}
 	return m, nil
 }

@@ -35,14 +35,16 @@ type chart struct {
 	series      []series
 }
 
-// save writes the chart as an SVG file. A point that is not above 0 has no place on the axes and is left out.
+// save writes the chart as an SVG file. A point that is not above 0 has no place on the axes and is
+// left out.
 func (c *chart) save(path string) error {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.title, c.x, c.y
 	legend := plot.NewLegend()
 	legend.Top, legend.Left, legend.Padding = true, true, 3
 	for i, s := range c.series {
-		points := slices.DeleteFunc(slices.Clone(s.points), func(at plotter.XY) bool { return at.X <= 0 || at.Y <= 0 })
+		points := slices.DeleteFunc(slices.Clone(s.points),
+			func(at plotter.XY) bool { return at.X <= 0 || at.Y <= 0 })
 		if len(points) == 0 {
 			continue
 		}
@@ -51,10 +53,14 @@ func (c *chart) save(path string) error {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		line.Color, line.Width, line.Dashes = seriesColour(i), 1.5, plotutil.Dashes(i/7)
-		scatter.GlyphStyle = draw.GlyphStyle{Color: seriesColour(i), Radius: 2, Shape: draw.CircleGlyph{}}
+		scatter.GlyphStyle = draw.GlyphStyle{
+			Color: seriesColour(i), Radius: 2,
+			Shape: draw.CircleGlyph{},
+		}
 		p.Add(line, scatter)
 		legend.Add(s.name, line, scatter)
-		p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{} // an empty axis begins at 0, which has no logarithm
+		// an empty axis begins at 0, which has no logarithm
+		p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 		p.X.Tick.Marker, p.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
 	}
 	widen(&p.X)
@@ -71,14 +77,16 @@ func (c *chart) save(path string) error {
 	return errors.Join(err, file.Close())
 }
 
-// widen gives an axis with a single value a length. Gonum would take 1 away from the value, and may reach 0, which has no logarithm.
+// widen gives an axis with a single value a length. Gonum would take 1 away from the value, and may
+// reach 0, which has no logarithm.
 func widen(axis *plot.Axis) {
 	if axis.Min == axis.Max {
 		axis.Min, axis.Max = axis.Min/2, axis.Max*2
 	}
 }
 
-// seriesColour returns a colour of Okabe and Ito's palette, which the colour-blind can tell apart. The colours repeat after seven.
+// seriesColour returns a colour of Okabe and Ito's palette, which the colour-blind can tell apart.
+// The colours repeat after seven.
 func seriesColour(i int) color.Color {
 	colours := []color.RGBA{
 		{A: 255},
@@ -92,7 +100,8 @@ func seriesColour(i int) color.Color {
 	return colours[i%len(colours)]
 }
 
-// throughputChart draws p99 latency against throughput, a line for each system and workload, a point for each number of requests under way.
+// throughputChart draws p99 latency against throughput, a line for each system and workload, a
+// point for each number of requests under way.
 func (c *comparison) throughputChart() *chart {
 	title := fmt.Sprintf("p99 latency against throughput, %d members, at %d to %d requests under way",
 		c.Nodes, slices.Min(c.outstanding()), slices.Max(c.outstanding()))
@@ -103,9 +112,10 @@ func (c *comparison) throughputChart() *chart {
 
 // latencyChart draws p50 against the number of requests under way.
 func (c *comparison) latencyChart() *chart {
-	return c.chart(fmt.Sprintf("p50 latency, %d members", c.Nodes), "requests under way", "p50, milliseconds", func(p *point) plotter.XY {
-		return plotter.XY{X: float64(p.Outstanding), Y: median(p.P50)}
-	})
+	return c.chart(fmt.Sprintf("p50 latency, %d members", c.Nodes), "requests under way",
+		"p50, milliseconds", func(p *point) plotter.XY {
+			return plotter.XY{X: float64(p.Outstanding), Y: median(p.P50)}
+		})
 }
 
 func (c *comparison) chart(title, x, y string, at func(*point) plotter.XY) *chart {

@@ -25,7 +25,10 @@ type process struct {
 }
 
 func startProcess(dir, name, program string, arguments ...string) (*process, error) {
-	p := &process{name: name, command: exec.Command(program, arguments...), log: filepath.Join(dir, name+".log"), exited: make(chan struct{})}
+	p := &process{
+		name: name, command: exec.Command(program, arguments...),
+		log: filepath.Join(dir, name+".log"), exited: make(chan struct{}),
+	}
 	file, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -54,7 +57,8 @@ func (p *process) cpu() time.Duration {
 	if err != nil {
 		return 0
 	}
-	_, rest, _ := bytes.Cut(data, []byte(") ")) // skip the name: it may hold spaces, but none of ours holds ") "
+	// skip the name: it may hold spaces, but none of ours holds ") "
+	_, rest, _ := bytes.Cut(data, []byte(") "))
 	fields := strings.Fields(string(rest))
 	const userTime, systemTime, tick = 11, 12, 10 * time.Millisecond
 	if len(fields) <= systemTime {
@@ -126,14 +130,16 @@ func median(values []float64) float64 {
 
 var errNoProgram = errors.New("program not found")
 
-// find returns the path of a program. It also looks into /usr/sbin, where Debian keeps programs for root.
+// find returns the path of a program. It also looks into /usr/sbin, where Debian keeps programs for
+// root.
 func find(program string) (string, error) {
 	if path, err := exec.LookPath(program); err == nil {
 		return path, nil
 	}
 	path := filepath.Join("/usr/sbin", program)
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%w: %s: install the Debian package of that name", errNoProgram, program)
+		return "", fmt.Errorf("%w: %s: install the Debian package of that name", errNoProgram,
+			program)
 	}
 	return path, nil
 }

@@ -11,7 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// newEtcdRole returns the command that runs a member of an etcd cluster with etcd's default settings.
+// newEtcdRole returns the command that runs a member of an etcd cluster with etcd's default
+// settings.
 func newEtcdRole() *cobra.Command {
 	var name, dir, listen, peer, cluster string
 	command := &cobra.Command{Use: "etcd", RunE: func(command *cobra.Command, _ []string) error {
@@ -24,7 +25,8 @@ func newEtcdRole() *cobra.Command {
 			return err
 		}
 		config := embed.NewConfig()
-		config.Name, config.Dir, config.InitialCluster, config.LogLevel = name, dir, cluster, "error"
+		config.Name, config.Dir, config.InitialCluster, config.LogLevel = name, dir, cluster,
+			"error"
 		config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{*client}, []url.URL{*client}
 		config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{*peers}, []url.URL{*peers}
 		member, err := embed.StartEtcd(config)
@@ -50,8 +52,8 @@ func newEtcdRole() *cobra.Command {
 
 type etcdStore struct{ clients []*clientv3.Client }
 
-// openEtcd creates one client for each connection. A client connects when it is used, and spreads its requests over all members. A follower forwards writes to
-// the leader.
+// openEtcd creates one client for each connection. A client connects when it is used, and spreads
+// its requests over all members. A follower forwards writes to the leader.
 func openEtcd(_ context.Context, addresses []string, connections int) (store, error) {
 	s := &etcdStore{}
 	for range connections {

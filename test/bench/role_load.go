@@ -37,7 +37,8 @@ type loadOptions struct {
 	Duration    time.Duration
 	Fill        bool // write every key once, and measure nothing
 	Watchers    int  // keys that are watched, each by one watcher; Holdfast only
-	// Spread sends each request over a connection picked at random. Otherwise each worker keeps to one, and there are no more connections than workers.
+	// Spread sends each request over a connection picked at random. Otherwise each worker keeps to
+	// one, and there are no more connections than workers.
 	Spread bool
 }
 
@@ -57,7 +58,8 @@ func newLoadRole() *cobra.Command {
 			o.Connections = min(o.Connections, o.Outstanding)
 		}
 		open := map[string]func(context.Context, []string, int) (store, error){
-			"holdfast": openOn(authority, ""), "echo": openOn(authority, echoTopic), "etcd": openEtcd, "nats": openNATS,
+			"holdfast": openOn(authority, ""), "echo": openOn(authority, echoTopic),
+			"etcd": openEtcd, "nats": openNATS,
 		}[kind]
 		if open == nil {
 			return fmt.Errorf("unknown system %q", kind)
@@ -119,9 +121,11 @@ func putLoad(ctx context.Context, s store, o *loadOptions) error {
 	return json.NewEncoder(os.Stdout).Encode(result)
 }
 
-// forEach calls do for each n from 0 to count-1, from atOnce goroutines; worker is the number of the goroutine. It returns the first error, after which it
-// begins no other call.
-func forEach(ctx context.Context, count, atOnce int, do func(ctx context.Context, worker, n int) error) error {
+// forEach calls do for each n from 0 to count-1, from atOnce goroutines; worker is the number of
+// the goroutine. It returns the first error, after which it begins no other call.
+func forEach(ctx context.Context, count, atOnce int,
+	do func(ctx context.Context, worker, n int) error,
+) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
@@ -150,9 +154,11 @@ func fill(ctx context.Context, s store, o *loadOptions, value []byte) error {
 
 type holdfastStore struct{ clients []*client.Client }
 
-// openOn returns a function that opens connections to the store if topic is empty, else to the echo that receives requests on
-// topic. authority is the path of the CA certificate for brokers with TLS.
-func openOn(authority, topic string) func(ctx context.Context, addresses []string, connections int) (store, error) {
+// openOn returns a function that opens connections to the store if topic is empty, else to the echo
+// that receives requests on topic. authority is the path of the CA certificate for brokers with
+// TLS.
+func openOn(authority, topic string) func(ctx context.Context, addresses []string,
+	connections int) (store, error) {
 	return func(ctx context.Context, addresses []string, connections int) (store, error) {
 		config, err := tlsconfig.Files{CA: authority}.Client()
 		if err != nil {
@@ -161,7 +167,11 @@ func openOn(authority, topic string) func(ctx context.Context, addresses []strin
 		s := &holdfastStore{clients: make([]*client.Client, connections)}
 		const atOnce = 16
 		err = forEach(ctx, connections, atOnce, func(_ context.Context, _, n int) (err error) {
-			s.clients[n], err = client.Connect(ctx, client.Config{Addresses: addresses, TLS: config, InvokeTopic: topic, Timeout: requestTimeout})
+			s.clients[n], err = client.Connect(ctx,
+				client.Config{
+					Addresses: addresses, TLS: config, InvokeTopic: topic,
+					Timeout: requestTimeout,
+				})
 			return err
 		})
 		return s, err // after an error the process ends, so nothing is closed
@@ -181,7 +191,8 @@ func (s *holdfastStore) Get(ctx context.Context, connection int, key string) err
 	return err
 }
 
-// watch watches the first count keys, spread over all connections, and discards the events. stop ends the reading.
+// watch watches the first count keys, spread over all connections, and discards the events. stop
+// ends the reading.
 func (s *holdfastStore) watch(ctx context.Context, count int) (stop func(), err error) {
 	const atOnce = 64
 	ctx, cancel := context.WithCancel(ctx)

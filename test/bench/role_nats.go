@@ -15,7 +15,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newNATSRole returns the command that runs a member of a NATS cluster. Its JetStream syncs every write to the disk.
+// newNATSRole returns the command that runs a member of a NATS cluster. Its JetStream syncs every
+// write to the disk.
 func newNATSRole() *cobra.Command {
 	var name, dir, listen, peer, routes string
 	command := &cobra.Command{Use: "nats", RunE: func(command *cobra.Command, _ []string) error {
@@ -28,9 +29,13 @@ func newNATSRole() *cobra.Command {
 			return err
 		}
 		options := &server.Options{
-			ServerName: name, Host: client.IP.String(), Port: client.Port, JetStream: true, StoreDir: dir, NoSigs: true,
+			ServerName: name, Host: client.IP.String(), Port: client.Port, JetStream: true,
+			StoreDir: dir, NoSigs: true,
 			SyncAlways: true, SyncInterval: 2 * time.Minute, // what `sync_interval: always` sets
-			Cluster:            server.ClusterOpts{Name: "bench", Host: cluster.IP.String(), Port: cluster.Port},
+			Cluster: server.ClusterOpts{
+				Name: "bench", Host: cluster.IP.String(),
+				Port: cluster.Port,
+			},
 			JetStreamMaxMemory: 1 << 30, JetStreamMaxStore: 64 << 30,
 		}
 		for _, route := range strings.Split(routes, ",") {
@@ -74,7 +79,11 @@ func openNATS(ctx context.Context, addresses []string, connections int) (store, 
 			s.Close()
 			return nil, fmt.Errorf("nats: %w", err)
 		}
-		bucket, err := stream.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "bench", Replicas: len(addresses), Storage: jetstream.FileStorage})
+		bucket, err := stream.CreateOrUpdateKeyValue(ctx,
+			jetstream.KeyValueConfig{
+				Bucket: "bench", Replicas: len(addresses),
+				Storage: jetstream.FileStorage,
+			})
 		if err != nil {
 			s.Close()
 			return nil, fmt.Errorf("nats: %w", err)

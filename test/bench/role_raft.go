@@ -20,8 +20,9 @@ import (
 	"holdfast/internal/load"
 )
 
-// newRaftRole returns the command that runs a member of a bare raft cluster. There is no MQTT. Each command is one entry, and the state machine ignores it.
-// A GET over HTTP shows whether the member leads. A POST makes the leader put load on itself.
+// newRaftRole returns the command that runs a member of a bare raft cluster. There is no MQTT. Each
+// command is one entry, and the state machine ignores it. A GET over HTTP shows whether the member
+// leads. A POST makes the leader put load on itself.
 func newRaftRole() *cobra.Command {
 	var name, dir, listen, peer, peers string
 	command := &cobra.Command{Use: "raft", RunE: func(command *cobra.Command, _ []string) error {
@@ -29,7 +30,10 @@ func newRaftRole() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		server := &http.Server{Addr: listen, Handler: raftLoad{member}, ReadHeaderTimeout: 10 * time.Second}
+		server := &http.Server{
+			Addr: listen, Handler: raftLoad{member},
+			ReadHeaderTimeout: 10 * time.Second,
+		}
 		go func() {
 			<-command.Context().Done()
 			_ = server.Close() // the process ends
@@ -53,7 +57,9 @@ func openRaft(name, dir, peer string, peers []string) (*raft.Raft, error) {
 		return nil, err
 	}
 	store, err := raftboltdb.New(raftboltdb.Options{
-		Path: filepath.Join(dir, "raft.db"), BoltOptions: &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}, // as in Holdfast's boltdb log
+		// as in Holdfast's boltdb log
+		Path:        filepath.Join(dir, "raft.db"),
+		BoltOptions: &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType},
 	})
 	if err != nil {
 		return nil, err
@@ -75,9 +81,14 @@ func openRaft(name, dir, peer string, peers []string) (*raft.Raft, error) {
 	}
 	var servers []raft.Server
 	for i, address := range peers {
-		servers = append(servers, raft.Server{ID: raft.ServerID(fmt.Sprintf("n%d", i+1)), Address: raft.ServerAddress(address)})
+		servers = append(servers,
+			raft.Server{
+				ID:      raft.ServerID(fmt.Sprintf("n%d", i+1)),
+				Address: raft.ServerAddress(address),
+			})
 	}
-	if err := raft.BootstrapCluster(config, logs, store, snapshots, transport, raft.Configuration{Servers: servers}); err != nil {
+	if err := raft.BootstrapCluster(config, logs, store, snapshots, transport,
+		raft.Configuration{Servers: servers}); err != nil {
 		return nil, err
 	}
 	return raft.NewRaft(config, nothing{}, logs, store, snapshots, transport)
@@ -108,7 +119,8 @@ func (l raftLoad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	command := make([]byte, 20+options.ValueSize)
-	result, err := load.Run(r.Context(), options.load(), func(context.Context, int) error { return l.raft.Apply(command, 0).Error() })
+	result, err := load.Run(r.Context(), options.load(),
+		func(context.Context, int) error { return l.raft.Apply(command, 0).Error() })
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

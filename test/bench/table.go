@@ -29,12 +29,15 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 	return keys
 }
 
-// table returns the medians in Markdown: processor time, rates, latencies, and ratios between systems.
+// table returns the medians in Markdown: processor time, rates, latencies, and ratios between
+// systems.
 func (c *comparison) table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s. %d members each; medians of %d interleaved rounds of %v; values of %d bytes, keys of 20, %d keys, %d connections; every write synced to disk.\n",
-		c.Machine, c.Nodes, c.Rounds, c.Duration.Round(time.Millisecond), valueSize, benchKeys, connections)
-	c.figures(&b, "Processor time of the members for a request, microseconds", "%.1f", func(p *point) float64 { return median(p.members()) })
+		c.Machine, c.Nodes, c.Rounds, c.Duration.Round(time.Millisecond), valueSize, benchKeys,
+		connections)
+	c.figures(&b, "Processor time of the members for a request, microseconds", "%.1f",
+		func(p *point) float64 { return median(p.members()) })
 	c.figures(&b, "Requests per second", "%.0f", func(p *point) float64 { return median(p.Rates) })
 	c.figures(&b, "p50, milliseconds", "%.2f", func(p *point) float64 { return median(p.P50) })
 	c.figures(&b, "p99, milliseconds", "%.2f", func(p *point) float64 { return median(p.P99) })
@@ -52,7 +55,8 @@ func (c *comparison) outstanding() (all []int) {
 	return all
 }
 
-// series returns the system and the workload of each table row and plot line, in the order in which they were first measured.
+// series returns the system and the workload of each table row and plot line, in the order in which
+// they were first measured.
 func (c *comparison) series() (all [][2]string) {
 	for _, p := range c.Points {
 		if name := [2]string{p.System, p.Workload}; !slices.Contains(all, name) {
@@ -87,7 +91,8 @@ func (c *comparison) figures(b *strings.Builder, title, format string, value fun
 	}
 }
 
-// ratio is a row of the table of ratios: one system's values divided by those of another one, the base, round by round.
+// ratio is a row of the table of ratios: one system's values divided by those of another one, the
+// base, round by round.
 type ratio struct {
 	title, system, workload, base, baseWorkload string
 	values                                      func(*point) []float64
@@ -105,13 +110,20 @@ func (c *comparison) ratios(b *strings.Builder) {
 		{"GET/s, of etcd", "Holdfast", "GET", "etcd", "GET", rate},
 		{"SET/s, of NATS KV", "Holdfast", "SET", "NATS KV", "SET", rate},
 		{"SET p50, of etcd", "Holdfast", "SET", "etcd", "SET", p50},
-		{"processor time of the members for a SET, of etcd", "Holdfast", "SET", "etcd", "SET", (*point).members},
-		{"SET/s with logStore: boltdb, of that with wal", "Holdfast, logStore: boltdb", "SET", "Holdfast", "SET", rate},
+		{
+			"processor time of the members for a SET, of etcd", "Holdfast", "SET", "etcd", "SET",
+			(*point).members,
+		},
+		{
+			"SET/s with logStore: boltdb, of that with wal", "Holdfast, logStore: boltdb", "SET",
+			"Holdfast", "SET", rate,
+		},
 		{"SET/s, of bare raft", "Holdfast", "SET", "bare raft", "SET", rate},
 	} {
 		fmt.Fprintf(b, "| %s |", r.title)
 		for _, n := range c.outstanding() {
-			p, base := c.points[pointKey{r.system, r.workload, n}], c.points[pointKey{r.base, r.baseWorkload, n}]
+			p, base := c.points[pointKey{r.system, r.workload, n}],
+				c.points[pointKey{r.base, r.baseWorkload, n}]
 			if p == nil || base == nil {
 				b.WriteString(" – |")
 				continue
@@ -124,13 +136,16 @@ func (c *comparison) ratios(b *strings.Builder) {
 
 // medianAndSpread returns the median, and the lowest and the highest in brackets.
 func medianAndSpread(values []float64) string {
-	return fmt.Sprintf("%.2f (%.2f to %.2f)", median(values), slices.Min(values), slices.Max(values))
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", median(values), slices.Min(values),
+		slices.Max(values))
 }
 
-// members returns the processor time per request of all members together, in microseconds, by round.
+// members returns the processor time per request of all members together, in microseconds, by
+// round.
 func (p *point) members() []float64 { return p.processorWithout("broker", "load") }
 
-// processorWithout returns the processor time per request of all processes together but the named ones, in microseconds, by round.
+// processorWithout returns the processor time per request of all processes together but the named
+// ones, in microseconds, by round.
 func (p *point) processorWithout(names ...string) []float64 {
 	sums := make([]float64, len(p.Rates))
 	for name, rounds := range p.Processor {
@@ -144,8 +159,8 @@ func (p *point) processorWithout(names ...string) []float64 {
 	return sums
 }
 
-// processors writes how much processor time each process used. The number of requests under way is the largest measured one up to 256, or the
-// smallest one if all are larger.
+// processors writes how much processor time each process used. The number of requests under way is
+// the largest measured one up to 256, or the smallest one if all are larger.
 func (c *comparison) processors(b *strings.Builder) {
 	chosen := slices.Min(c.outstanding())
 	for _, n := range c.outstanding() {
@@ -167,17 +182,20 @@ func (c *comparison) processors(b *strings.Builder) {
 	}
 }
 
-// describeMachine returns the processor, the platform and the Go version, as the origin of the figures.
+// describeMachine returns the processor, the platform and the Go version, as the origin of the
+// figures.
 func describeMachine() string {
 	name := "unknown processor"
 	if file, err := os.Open("/proc/cpuinfo"); err == nil {
 		for scanner := bufio.NewScanner(file); scanner.Scan(); {
-			if key, value, ok := strings.Cut(scanner.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+			if key, value, ok := strings.Cut(scanner.Text(), ":"); ok &&
+				strings.TrimSpace(key) == "model name" {
 				name = strings.TrimSpace(value)
 				break
 			}
 		}
 		_ = file.Close() // it was read
 	}
-	return fmt.Sprintf("%s, %d cores, %s/%s, %s", name, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+	return fmt.Sprintf("%s, %d cores, %s/%s, %s", name, runtime.NumCPU(), runtime.GOOS,
+		runtime.GOARCH, runtime.Version())
 }

@@ -29,7 +29,8 @@ type result struct {
 	problems      []error
 }
 
-// outage is the effect of a failure on the load: gap is the longest time that an answered request took, and failed is the number of failed requests.
+// outage is the effect of a failure on the load: gap is the longest time that an answered request
+// took, and failed is the number of failed requests.
 type outage struct {
 	measured bool
 	gap      time.Duration
@@ -72,7 +73,8 @@ func check(ctx context.Context, t *tools, b broker) *result {
 	}
 	problem("failures", err)
 	c.close()
-	if b.plugin && b.suite != thisMachine { // make test and make test-sdk run them with this machine's Mosquitto
+	if b.plugin && b.suite != thisMachine {
+		// make test and make test-sdk run them with this machine's Mosquitto
 		problem("attacks", r.attack(ctx, t, i))
 	} else if b.plugin {
 		r.attacks = "by `make test`, `make test-sdk`"
@@ -82,12 +84,14 @@ func check(ctx context.Context, t *tools, b broker) *result {
 	return r
 }
 
-// checkLog returns an error if the broker's log is so long that it must have a line for each message.
+// checkLog returns an error if the broker's log is so long that it must have a line for each
+// message.
 func (i *instance) checkLog() error {
 	const most = 20_000
 	text, err := os.ReadFile(i.process.log)
 	if lines := strings.Count(string(text), "\n"); err == nil && lines > most {
-		err = fmt.Errorf("%d lines, want at most %d; the last: %s", lines, most, last(string(text), 1))
+		err = fmt.Errorf("%d lines, want at most %d; the last: %s", lines, most,
+			last(string(text), 1))
 	}
 	return err
 }
@@ -121,7 +125,10 @@ func (r *result) failures(ctx context.Context, t *tools, i *instance, c cluster)
 		into *outage
 		do   func() error
 	}{
-		{"kill -9 of the leader", &r.kill, end(func(n *node) error { n.process.kill(); return nil })},
+		{
+			"kill -9 of the leader", &r.kill,
+			end(func(n *node) error { n.process.kill(); return nil }),
+		},
 		{"SIGTERM of the leader", &r.stop, end(func(n *node) error { return n.process.stop() })},
 		{"a restart of the broker", &r.restart, func() error {
 			if err := i.process.stop(); err != nil {
@@ -151,7 +158,8 @@ var (
 
 // conform runs the conformance tests of test/integration against the cluster.
 func (r *result) conform(ctx context.Context, t *tools, i *instance) error {
-	text, err := integration(ctx, t, i, "TestCommandsAreAnsweredByteForByte|TestMalformedRequestsAreRefused|TestInvalidResponseTopicIsNotAnswered|TestCopiesTakeEffectOnceAndAreAnsweredAlike|TestNotificationsOfEveryKindOfChange|TestExpiryIsNotifiedOnceWithItsVersion|TestMirrorShowsEachKeyAsItIs|TestScanGoesOnFromPageToPage|TestPatternWatchNotifiesByteForByte|TestTransactionNotifiesByteForByte",
+	text, err := integration(ctx, t, i,
+		"TestCommandsAreAnsweredByteForByte|TestMalformedRequestsAreRefused|TestInvalidResponseTopicIsNotAnswered|TestCopiesTakeEffectOnceAndAreAnsweredAlike|TestNotificationsOfEveryKindOfChange|TestExpiryIsNotifiedOnceWithItsVersion|TestMirrorShowsEachKeyAsItIs|TestScanGoesOnFromPageToPage|TestPatternWatchNotifiesByteForByte|TestTransactionNotifiesByteForByte",
 		"HOLDFAST_TEST_BROKER="+i.address, "HOLDFAST_TEST_USERNAME="+i.user)
 	passed, failed := tally(text)
 	cases := 0
@@ -182,8 +190,8 @@ func (r *result) attack(ctx context.Context, t *tools, i *instance) error {
 	return err
 }
 
-// shims returns a folder with scripts that run the broker's programs, and make, inside the broker's root (the folder with its Debian release). The folder is
-// empty for a broker of this machine.
+// shims returns a folder with scripts that run the broker's programs, and make, inside the broker's
+// root (the folder with its Debian release). The folder is empty for a broker of this machine.
 func shims(t *tools, i *instance) (string, error) {
 	folder := filepath.Join(i.folder, "shims")
 	if err := os.MkdirAll(folder, 0o755); err != nil || i.root == "" {
@@ -191,23 +199,30 @@ func shims(t *tools, i *instance) (string, error) {
 	}
 	var failures []error
 	for program, path := range map[string]string{
-		"mosquitto": "/usr/sbin/mosquitto", "mosquitto_ctrl": "/usr/bin/mosquitto_ctrl", "mosquitto_passwd": "/usr/bin/mosquitto_passwd",
-		"mosquitto_sub": "/usr/bin/mosquitto_sub", "make": "/usr/bin/make",
+		"mosquitto": "/usr/sbin/mosquitto", "mosquitto_ctrl": "/usr/bin/mosquitto_ctrl",
+		"mosquitto_passwd": "/usr/bin/mosquitto_passwd",
+		"mosquitto_sub":    "/usr/bin/mosquitto_sub", "make": "/usr/bin/make",
 	} {
-		script := fmt.Sprintf("#!/bin/sh\nexec unshare --mount sh -c 'mount --bind /tmp %[1]s/tmp && mount --bind /dev %[1]s/dev && mount -t proc proc %[1]s/proc && cd / && exec chroot %[1]s %[2]s \"$@\"' sh \"$@\"\n", i.root, path)
-		failures = append(failures, os.WriteFile(filepath.Join(folder, program), []byte(script), 0o755))
+		script := fmt.Sprintf(
+			"#!/bin/sh\nexec unshare --mount sh -c 'mount --bind /tmp %[1]s/tmp && mount --bind /dev %[1]s/dev && mount -t proc proc %[1]s/proc && cd / && exec chroot %[1]s %[2]s \"$@\"' sh \"$@\"\n", i.root, path)
+		failures = append(failures, os.WriteFile(filepath.Join(folder, program), []byte(script),
+			0o755))
 	}
 	return folder, errors.Join(failures...)
 }
 
 // integration runs tests of test/integration and returns what they printed.
-func integration(ctx context.Context, t *tools, i *instance, tests string, environment ...string) (string, error) {
-	command := exec.CommandContext(ctx, t.integration, "-test.v", "-test.timeout", "10m", "-test.run", tests)
+func integration(ctx context.Context, t *tools, i *instance, tests string,
+	environment ...string,
+) (string, error) {
+	command := exec.CommandContext(ctx, t.integration, "-test.v", "-test.timeout", "10m",
+		"-test.run", tests)
 	command.Dir = filepath.Join(t.repository, "test/integration")
 	command.Env = append(append(os.Environ(), "TMPDIR=/tmp"), environment...)
 	output, err := command.CombinedOutput()
 	log := filepath.Join(t.output, i.name+"-tests.log")
-	if file, failure := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); failure == nil {
+	if file, failure := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY,
+		0o644); failure == nil {
 		_, _ = file.Write(output) // it is for people
 		_ = file.Close()
 	}
@@ -228,7 +243,8 @@ func tally(text string) (passed, failed int) {
 	return passed, failed
 }
 
-// failedLines returns what the tests that failed say, without the output of programs that they logged.
+// failedLines returns what the tests that failed say, without the output of programs that they
+// logged.
 func failedLines(text string) string {
 	var failed []string
 	said := make(map[string][]string) // by test
@@ -252,7 +268,8 @@ func failedLines(text string) string {
 	return strings.Join(failed, "\n")
 }
 
-// watches finds how long a watch lasts whose client has disconnected, while its key changes twice a second.
+// watches finds how long a watch lasts whose client has disconnected, while its key changes twice a
+// second.
 func (r *result) watches(ctx context.Context, i *instance, c cluster) error {
 	const key, watchers = "watched", "watcher"
 	watcher, err := connect(ctx, i, watchers)
@@ -279,7 +296,8 @@ func (r *result) watches(ctx context.Context, i *instance, c cluster) error {
 	case <-time.After(10 * time.Second):
 		return errors.New("no notification came")
 	}
-	<-time.After(6 * time.Second) // PUBACK 0x10 ends a watch only if it was last renewed more than 5 s before the change
+	// PUBACK 0x10 ends a watch only if it was last renewed more than 5 s before the change
+	<-time.After(6 * time.Second)
 	left := time.Now()
 	if err := watcher.Close(); err != nil {
 		return err
@@ -319,9 +337,14 @@ func (r *result) measure(ctx context.Context, i *instance) error {
 	}
 	value := make([]byte, 100)
 	for _, outstanding := range []int{1, 64, 256} {
-		measured, err := load.Run(ctx, load.Options{Outstanding: outstanding, Warmup: 500 * time.Millisecond, Duration: 1500 * time.Millisecond},
+		measured, err := load.Run(ctx,
+			load.Options{
+				Outstanding: outstanding, Warmup: 500 * time.Millisecond,
+				Duration: 1500 * time.Millisecond,
+			},
 			func(ctx context.Context, worker int) error {
-				_, err := clients[worker%connections].Set(ctx, fmt.Sprintf("rate/%d", worker), value)
+				_, err := clients[worker%connections].Set(ctx, fmt.Sprintf("rate/%d", worker),
+					value)
 				return err
 			})
 		if err != nil {

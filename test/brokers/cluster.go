@@ -55,17 +55,22 @@ func startCluster(ctx context.Context, t *tools, i *instance) (cluster, error) {
 	}
 	for number := range size {
 		n := &node{
-			id: fmt.Sprintf("n%d", number+1), health: fmt.Sprintf("127.0.0.1:%d", freePort()), admin: fmt.Sprintf("127.0.0.1:%d", freePort()),
-			log: filepath.Join(t.output, fmt.Sprintf("%s-n%d.log", i.name, number+1)),
+			id: fmt.Sprintf("n%d", number+1), health: fmt.Sprintf("127.0.0.1:%d", freePort()),
+			admin: fmt.Sprintf("127.0.0.1:%d", freePort()),
+			log:   filepath.Join(t.output, fmt.Sprintf("%s-n%d.log", i.name, number+1)),
 		}
 		arguments := []string{
-			"server", "--node.id", n.id, "--node.dataDir", filepath.Join(folder, n.id), "--node.minFreeDisk", "0", "--health.listen", n.health,
-			"--admin.listen", n.admin, "--broker.addresses", "mqtt://" + i.address, "--cluster.tls.insecure",
-			"--cluster.listen", listen[number], "--cluster.advertise", listen[number], "--cluster.peers", strings.Join(peers, ","),
+			"server", "--node.id", n.id, "--node.dataDir", filepath.Join(folder, n.id),
+			"--node.minFreeDisk", "0", "--health.listen", n.health,
+			"--admin.listen", n.admin, "--broker.addresses", "mqtt://" + i.address,
+			"--cluster.tls.insecure",
+			"--cluster.listen", listen[number], "--cluster.advertise", listen[number],
+			"--cluster.peers", strings.Join(peers, ","),
 			"--mirrors", "mirrored/*=mirror/",
 		}
 		if i.user != "" {
-			arguments = append(arguments, "--broker.username", i.user, "--broker.passwordFile", secret)
+			arguments = append(arguments, "--broker.username", i.user, "--broker.passwordFile",
+				secret)
 		}
 		if i.plugin {
 			arguments = append(arguments, "--broker.driver", "mosquitto")

@@ -20,12 +20,14 @@ type loadGenerator struct {
 	stop func()
 	work sync.WaitGroup
 
-	mu           sync.Mutex
-	answered     int
-	failed       []error
-	longest      time.Duration    // longest time that an answered request took, since the last call of during
+	mu       sync.Mutex
+	answered int
+	failed   []error
+	// longest time that an answered request took, since the last call of during
+	longest      time.Duration
 	acknowledged [loadClients]int // the last acknowledged counter of each client
-	finished     [loadClients]int // number of requests of each client that have ended, failed ones included
+	// number of requests of each client that have ended, failed ones included
+	finished [loadClients]int
 }
 
 func connect(ctx context.Context, i *instance, id string) (*client.Client, error) {
@@ -36,8 +38,9 @@ func connect(ctx context.Context, i *instance, id string) (*client.Client, error
 	return client.Connect(ctx, config)
 }
 
-// requestTimeout is how long a request of the load may take. A broker that is restarted on a busy machine needs more than the client's 10 s to listen again: that
-// is the broker's time, and the matrix shows it.
+// requestTimeout is how long a request of the load may take. A broker that is restarted on a busy
+// machine needs more than the client's 10 s to listen again: that is the broker's time, and the
+// matrix shows it.
 const requestTimeout = time.Minute
 
 func loadKey(number int) string { return fmt.Sprintf("load/%d", number) }
@@ -84,9 +87,12 @@ func (l *loadGenerator) run(ctx context.Context, c *client.Client, number int) {
 	}
 }
 
-// during runs the function do while the load runs, and then waits until requests are answered again. It returns the longest time that an answered request took meanwhile, and how many requests
+// during runs the function do while the load runs, and then waits until requests are answered
+// again. It returns the longest time that an answered request took meanwhile, and how many requests
 // failed.
-func (l *loadGenerator) during(what string, do func() error) (gap time.Duration, failed int, err error) {
+func (l *loadGenerator) during(what string, do func() error) (gap time.Duration, failed int,
+	err error,
+) {
 	if err := l.progress(200); err != nil {
 		return 0, 0, fmt.Errorf("before %s: %w", what, err)
 	}
@@ -117,8 +123,8 @@ func (l *loadGenerator) progress(more int) error {
 	})
 }
 
-// everyClient waits until each client has finished a request that it began after everyClient was called. All requests that were under way at the call have then
-// ended, and are counted.
+// everyClient waits until each client has finished a request that it began after everyClient was
+// called. All requests that were under way at the call have then ended, and are counted.
 func (l *loadGenerator) everyClient() error {
 	l.mu.Lock()
 	before := l.finished
@@ -155,7 +161,8 @@ func (l *loadGenerator) end(ctx context.Context, i *instance) error {
 		}
 		var stored int
 		if _, err := fmt.Sscan(string(value), &stored); err != nil || stored < counter {
-			lost = append(lost, fmt.Errorf("%s is %q, and %d was acknowledged", loadKey(number), value, counter))
+			lost = append(lost, fmt.Errorf("%s is %q, and %d was acknowledged", loadKey(number),
+				value, counter))
 		}
 	}
 	return errors.Join(lost...)

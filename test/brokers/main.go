@@ -1,6 +1,7 @@
-// Command brokers runs Holdfast behind real brokers: conformance, watches, failures of the leader under load, and a restart of the broker under
-// load. It prints one matrix, which docs/brokers.md shows. Brokers come from Debian's packages: of this machine, or of newer
-// releases in folders that debootstrap makes. It needs root.
+// Command brokers runs Holdfast behind real brokers: conformance, watches, failures of the leader
+// under load, and a restart of the broker under load. It prints one matrix, which docs/brokers.md
+// shows. Brokers come from Debian's packages: of this machine, or of newer releases in folders that
+// debootstrap makes. It needs root.
 package main
 
 import (
@@ -47,11 +48,13 @@ func run(ctx context.Context, repository, output, only string) error {
 		names := strings.Split(only, ",")
 		page = slices.Contains(names, pageName)
 		for _, name := range names {
-			if name != pageName && !slices.ContainsFunc(list, func(b broker) bool { return b.name == name }) {
+			if name != pageName &&
+				!slices.ContainsFunc(list, func(b broker) bool { return b.name == name }) {
 				return fmt.Errorf("--only: there is no %q", name)
 			}
 		}
-		list = slices.DeleteFunc(list, func(b broker) bool { return !slices.Contains(names, b.name) })
+		list = slices.DeleteFunc(list,
+			func(b broker) bool { return !slices.Contains(names, b.name) })
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("needs root: brokers of newer Debian releases run in folders of their own")
@@ -91,7 +94,8 @@ func run(ctx context.Context, repository, output, only string) error {
 	if len(results) > 0 {
 		text := matrix(results)
 		fmt.Printf("\n%s\n", text)
-		if err := os.WriteFile(filepath.Join(t.output, "matrix.md"), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(t.output, "matrix.md"), []byte(text),
+			0o644); err != nil {
 			return err
 		}
 	}
@@ -119,8 +123,12 @@ func build(ctx context.Context, repository, output string) (*tools, error) {
 	if err := os.MkdirAll(t.output, 0o755); err != nil {
 		return nil, err
 	}
-	t.holdfast, t.integration = filepath.Join(t.output, "holdfast"), filepath.Join(t.output, "integration.test")
-	for _, arguments := range [][]string{{"build", "-o", t.holdfast, "./cmd/holdfast"}, {"test", "-c", "-o", t.integration, "./test/integration"}} {
+	t.holdfast, t.integration = filepath.Join(t.output, "holdfast"),
+		filepath.Join(t.output, "integration.test")
+	for _, arguments := range [][]string{
+		{"build", "-o", t.holdfast, "./cmd/holdfast"},
+		{"test", "-c", "-o", t.integration, "./test/integration"},
+	} {
 		command := exec.CommandContext(ctx, "go", arguments...)
 		command.Dir = t.repository
 		if text, err := command.CombinedOutput(); err != nil {

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// matrix returns the results as a table in Markdown. The cell of a failure has the longest time that an answered request took, and the number of failed
-// requests. A dash stands for what was not measured.
+// matrix returns the results as a table in Markdown. The cell of a failure has the longest time
+// that an answered request took, and the number of failed requests. A dash stands for what was not
+// measured.
 func matrix(results []*result) string {
 	var b strings.Builder
 	b.WriteString("| broker | conformance | leader killed | leader stopped | broker restarted | a client's watches end | SET/s at 1, 64, 256 | plugin, attacks, libraries |\n")
@@ -17,11 +18,16 @@ func matrix(results []*result) string {
 			version = r.name
 		}
 		if r.skipped {
-			fmt.Fprintf(&b, "| %s | left out: its release could not be had here | | | | | | |\n", version)
+			fmt.Fprintf(&b, "| %s | left out: its release could not be had here | | | | | | |\n",
+				version)
 			continue
 		}
-		cells := []string{version, orDash(r.conformance), r.kill.String(), r.stop.String(), r.restart.String()}
-		cells = append(cells, orDash(r.watchEnds), orDash(strings.Join(r.rates, ", ")), orDash(r.attacks))
+		cells := []string{
+			version, orDash(r.conformance), r.kill.String(), r.stop.String(),
+			r.restart.String(),
+		}
+		cells = append(cells, orDash(r.watchEnds), orDash(strings.Join(r.rates, ", ")),
+			orDash(r.attacks))
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
 	}
 	return b.String()

@@ -53,8 +53,9 @@ func (p *process) kill() {
 	<-p.exited
 }
 
-// stop ends a process by SIGTERM, as an operator would. Its descendants get the signal, too, because the first one may be a shell that waits for the broker.
-// unshare, which made their namespace, does not get it.
+// stop ends a process by SIGTERM, as an operator would. Its descendants get the signal, too,
+// because the first one may be a shell that waits for the broker. unshare, which made their
+// namespace, does not get it.
 func (p *process) stop() error {
 	for _, pid := range descendants(p.command.Process.Pid) {
 		if pid == p.command.Process.Pid && filepath.Base(p.command.Path) == "unshare" {
@@ -74,7 +75,8 @@ func (p *process) stop() error {
 // descendants returns a process and all that it has started.
 func descendants(pid int) []int {
 	all := []int{pid}
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is well-formed
+	// the pattern is well-formed
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, task := range tasks {
 		children, err := os.ReadFile(task)
 		if err != nil {
@@ -112,7 +114,8 @@ func listens(address string) bool {
 
 var nextPort = 20_000 + os.Getpid()%500*20
 
-// freePort returns a port on which nothing listens. It is below the range of the kernel's ephemeral ports.
+// freePort returns a port on which nothing listens. It is below the range of the kernel's ephemeral
+// ports.
 func freePort() int {
 	for {
 		nextPort++

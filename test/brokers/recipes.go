@@ -15,42 +15,68 @@ import (
 type broker struct {
 	name  string
 	suite suite
-	// prepare writes the configuration into a folder. It returns a function that makes the broker's command, for each start a new one.
-	prepare func(ctx context.Context, t *tools, root, folder string, port int) (func() *exec.Cmd, error)
+	// prepare writes the configuration into a folder. It returns a function that makes the broker's
+	// command, for each start a new one.
+	prepare func(ctx context.Context, t *tools, root, folder string, port int) (func() *exec.Cmd,
+		error)
 	// version is a command that prints the broker's name and version.
 	version []string
 	// user is the user name, and password, that every client needs; empty is none.
 	user string
-	// watchesStay says that the broker sends no PUBACK 0x10 (no matching subscribers). The watches of a disconnected client then end by watch.ttl.
+	// watchesStay says that the broker sends no PUBACK 0x10 (no matching subscribers). The watches
+	// of a disconnected client then end by watch.ttl.
 	watchesStay bool
-	// plugin says that the broker is Mosquitto: the plugin, the driver and all attacks are run as well.
+	// plugin says that the broker is Mosquitto: the plugin, the driver and all attacks are run as
+	// well.
 	plugin bool
 }
 
 func brokers() []broker {
-	mosquitto := broker{prepare: prepareMosquitto, version: []string{"dpkg-query", "-W", "-f", "Mosquitto ${Version}", "mosquitto"}, plugin: true}
-	rabbitmq := broker{prepare: prepareRabbitMQ, version: []string{"dpkg-query", "-W", "-f", "RabbitMQ ${Version}", "rabbitmq-server"}}
-	ejabberd := broker{prepare: prepareEjabberd, version: []string{"dpkg-query", "-W", "-f", "ejabberd ${Version}", "ejabberd"}, user: "plant"}
+	mosquitto := broker{
+		prepare: prepareMosquitto,
+		version: []string{"dpkg-query", "-W", "-f", "Mosquitto ${Version}", "mosquitto"},
+		plugin:  true,
+	}
+	rabbitmq := broker{
+		prepare: prepareRabbitMQ,
+		version: []string{"dpkg-query", "-W", "-f", "RabbitMQ ${Version}", "rabbitmq-server"},
+	}
+	ejabberd := broker{
+		prepare: prepareEjabberd,
+		version: []string{"dpkg-query", "-W", "-f", "ejabberd ${Version}", "ejabberd"},
+		user:    "plant",
+	}
 	named := func(b broker, name string, s suite) broker {
 		b.name, b.suite = name, s
 		return b
 	}
 	return []broker{
-		{name: "embedded", prepare: prepareEmbedded, version: []string{"echo", "embedded: mochi 2.7.9"}, watchesStay: true},
-		named(mosquitto, "mosquitto-2.0.11", thisMachine), named(mosquitto, "mosquitto-2.0.21", debian13), named(mosquitto, "mosquitto-2.1", debianTesting),
+		{
+			name: "embedded", prepare: prepareEmbedded,
+			version: []string{"echo", "embedded: mochi 2.7.9"}, watchesStay: true,
+		},
+		named(mosquitto, "mosquitto-2.0.11", thisMachine),
+		named(mosquitto, "mosquitto-2.0.21", debian13),
+		named(mosquitto, "mosquitto-2.1", debianTesting),
 		named(rabbitmq, "rabbitmq-4.0", debian13), named(rabbitmq, "rabbitmq-4.3", debianTesting),
 		named(ejabberd, "ejabberd-23", thisMachine), named(ejabberd, "ejabberd-26", debianTesting),
 	}
 }
 
-func prepareEmbedded(ctx context.Context, t *tools, _, _ string, port int) (func() *exec.Cmd, error) {
+func prepareEmbedded(ctx context.Context, t *tools, _, _ string, port int) (func() *exec.Cmd,
+	error,
+) {
 	return func() *exec.Cmd {
-		return exec.CommandContext(ctx, t.holdfast, "broker", "--listen", fmt.Sprintf("127.0.0.1:%d", port))
+		return exec.CommandContext(ctx, t.holdfast, "broker", "--listen",
+			fmt.Sprintf("127.0.0.1:%d", port))
 	}, nil
 }
 
-// prepareMosquitto uses the part of the shipped configuration that is about message flow, and lets clients connect without a user.
-func prepareMosquitto(ctx context.Context, t *tools, root, folder string, port int) (func() *exec.Cmd, error) {
+// prepareMosquitto uses the part of the shipped configuration that is about message flow, and lets
+// clients connect without a user.
+func prepareMosquitto(ctx context.Context, t *tools, root, folder string,
+	port int,
+) (func() *exec.Cmd, error) {
 	flow, err := os.ReadFile(filepath.Join(t.repository, "deploy/mosquitto/conf.d/flow.conf"))
 	if err != nil {
 		return nil, err
@@ -63,30 +89,42 @@ func prepareMosquitto(ctx context.Context, t *tools, root, folder string, port i
 	return func() *exec.Cmd { return inside(ctx, root, "/usr/sbin/mosquitto", "-c", file) }, nil
 }
 
-func prepareRabbitMQ(ctx context.Context, _ *tools, root, folder string, port int) (func() *exec.Cmd, error) {
-	config, plugins := filepath.Join(folder, "rabbitmq.conf"), filepath.Join(folder, "enabled_plugins")
-	// With its default prefetch of 10, RabbitMQ delivers a quarter as much. It does not stamp requests with client ids. Anonymous clients need a user of it.
+func prepareRabbitMQ(ctx context.Context, _ *tools, root, folder string,
+	port int,
+) (func() *exec.Cmd, error) {
+	config, plugins := filepath.Join(folder, "rabbitmq.conf"),
+		filepath.Join(folder, "enabled_plugins")
+	// With its default prefetch of 10, RabbitMQ delivers a quarter as much. It does not stamp
+	// requests with client ids. Anonymous clients need a user of it.
 	text := fmt.Sprintf(`listeners.tcp.default = 127.0.0.1:%d
 mqtt.listeners.tcp.default = 127.0.0.1:%d
 mqtt.prefetch = 1000
 anonymous_login_user = guest
 anonymous_login_pass = guest
 `, freePort(), port)
-	if err := errors.Join(os.WriteFile(config, []byte(text), 0o644), os.WriteFile(plugins, []byte("[rabbitmq_mqtt].\n"), 0o644)); err != nil {
+	if err := errors.Join(os.WriteFile(config, []byte(text), 0o644),
+		os.WriteFile(plugins, []byte("[rabbitmq_mqtt].\n"), 0o644)); err != nil {
 		return nil, err
 	}
 	environment := []string{
-		"HOME=" + folder, "RABBITMQ_NODENAME=r" + fmt.Sprint(port) + "@localhost", "RABBITMQ_CONFIG_FILE=" + config, "RABBITMQ_ENABLED_PLUGINS_FILE=" + plugins,
-		"RABBITMQ_MNESIA_BASE=" + filepath.Join(folder, "data"), "RABBITMQ_LOG_BASE=" + folder, fmt.Sprintf("RABBITMQ_DIST_PORT=%d", freePort()),
-		fmt.Sprintf("ERL_EPMD_PORT=%d", freePort()), "ERL_EPMD_ADDRESS=127.0.0.1", "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
+		"HOME=" + folder, "RABBITMQ_NODENAME=r" + fmt.Sprint(port) + "@localhost",
+		"RABBITMQ_CONFIG_FILE=" + config, "RABBITMQ_ENABLED_PLUGINS_FILE=" + plugins,
+		"RABBITMQ_MNESIA_BASE=" + filepath.Join(folder, "data"), "RABBITMQ_LOG_BASE=" + folder,
+		fmt.Sprintf("RABBITMQ_DIST_PORT=%d", freePort()),
+		fmt.Sprintf("ERL_EPMD_PORT=%d", freePort()), "ERL_EPMD_ADDRESS=127.0.0.1",
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
 	}
 	return func() *exec.Cmd {
-		return inside(ctx, root, "env", append(append([]string{}, environment...), "/usr/lib/rabbitmq/bin/rabbitmq-server")...)
+		return inside(ctx, root, "env",
+			append(append([]string{}, environment...), "/usr/lib/rabbitmq/bin/rabbitmq-server")...)
 	}, nil
 }
 
-func prepareEjabberd(ctx context.Context, _ *tools, root, folder string, port int) (func() *exec.Cmd, error) {
-	config, control := filepath.Join(folder, "ejabberd.yml"), filepath.Join(folder, "ejabberdctl.cfg")
+func prepareEjabberd(ctx context.Context, _ *tools, root, folder string,
+	port int,
+) (func() *exec.Cmd, error) {
+	config, control := filepath.Join(folder, "ejabberd.yml"),
+		filepath.Join(folder, "ejabberdctl.cfg")
 	text := fmt.Sprintf(`hosts: [localhost]
 auth_method: [anonymous]
 anonymous_protocol: login_anon
@@ -99,12 +137,14 @@ modules: {mod_mqtt: {max_queue: unlimited}}
 	const everybody = 0o777 // ejabberd gives up root, and has to write here
 	if err := errors.Join(
 		os.WriteFile(config, []byte(text), 0o644), os.WriteFile(control, []byte(settings), 0o644),
-		os.Mkdir(spool, everybody), os.Mkdir(logs, everybody), os.Chmod(spool, everybody), os.Chmod(logs, everybody), os.Chmod(folder, everybody),
+		os.Mkdir(spool, everybody), os.Mkdir(logs, everybody), os.Chmod(spool, everybody),
+		os.Chmod(logs, everybody), os.Chmod(folder, everybody),
 	); err != nil {
 		return nil, err
 	}
 	return func() *exec.Cmd {
-		return inside(ctx, root, "env", "HOME="+folder, "/usr/sbin/ejabberdctl", "--config", config, "--ctl-config", control, "--spool", spool, "--logs", logs, "foreground")
+		return inside(ctx, root, "env", "HOME="+folder, "/usr/sbin/ejabberdctl", "--config", config,
+			"--ctl-config", control, "--spool", spool, "--logs", logs, "foreground")
 	}, nil
 }
 
@@ -131,7 +171,8 @@ func launch(ctx context.Context, t *tools, b broker) (i *instance, err error) {
 	if i.root, err = root(ctx, b.suite); err != nil {
 		return i, err
 	}
-	if i.folder, err = os.MkdirTemp("/tmp", "holdfast-brokers-"); err != nil { // each root has this machine's /tmp mounted
+	if i.folder, err = os.MkdirTemp("/tmp", "holdfast-brokers-"); err != nil {
+		// each root has this machine's /tmp mounted
 		return i, err
 	}
 	if err := os.Chmod(i.folder, 0o755); err != nil {
@@ -154,7 +195,9 @@ func (i *instance) start(t *tools) (err error) {
 	if i.process, err = start(i.command(), filepath.Join(t.output, i.name+".log")); err != nil {
 		return err
 	}
-	if err := until("the broker listens", time.Minute, func() bool { return !i.process.running() || listens(i.address) }); err != nil || !i.process.running() {
+	if err := until("the broker listens", time.Minute,
+		func() bool { return !i.process.running() || listens(i.address) }); err != nil ||
+		!i.process.running() {
 		return errors.Join(err, fmt.Errorf("%s: %s", i.name, i.process.tail()))
 	}
 	return nil

@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// suite is a release of Debian from which brokers are taken. The empty suite stands for this machine's own system.
+// suite is a release of Debian from which brokers are taken. The empty suite stands for this
+// machine's own system.
 type suite string
 
 const (
@@ -21,20 +22,29 @@ const (
 	debianTesting suite = "forky"
 )
 
-// packages has the packages that are installed from each suite: brokers, and what the plugin for Mosquitto is built with.
+// packages has the packages that are installed from each suite: brokers, and what the plugin for
+// Mosquitto is built with.
 var packages = map[suite][]string{
-	debian13:      {"mosquitto", "mosquitto-clients", "mosquitto-dev", "libmosquitto-dev", "rabbitmq-server", "gcc", "libc6-dev", "make"},
-	debianTesting: {"mosquitto", "mosquitto-clients", "mosquitto-dev", "libmosquitto-dev", "rabbitmq-server", "ejabberd", "gcc", "libc6-dev", "make"},
+	debian13: {
+		"mosquitto", "mosquitto-clients", "mosquitto-dev", "libmosquitto-dev",
+		"rabbitmq-server", "gcc", "libc6-dev", "make",
+	},
+	debianTesting: {
+		"mosquitto", "mosquitto-clients", "mosquitto-dev", "libmosquitto-dev",
+		"rabbitmq-server", "ejabberd", "gcc", "libc6-dev", "make",
+	},
 }
 
-// errNoRelease says that the folder with a release could not be made. With CI=true that is a failure. Without it, the brokers of the release are left out.
+// errNoRelease says that the folder with a release could not be made. With CI=true that is a
+// failure. Without it, the brokers of the release are left out.
 var errNoRelease = errors.New("debootstrap could not make the folder of a release")
 
-// required reports whether all brokers have to run. If so, a release that cannot be installed is a failure.
+// required reports whether all brokers have to run. If so, a release that cannot be installed is a
+// failure.
 func required() bool { return os.Getenv("CI") == "true" }
 
-// root returns the folder in which a suite is installed, or "" for this machine. A missing folder is made, which takes about a minute. Later runs use it
-// again.
+// root returns the folder in which a suite is installed, or "" for this machine. A missing folder
+// is made, which takes about a minute. Later runs use it again.
 func root(ctx context.Context, s suite) (string, error) {
 	if s == thisMachine {
 		return "", nil
@@ -64,8 +74,10 @@ func makeRoot(ctx context.Context, s suite, folder string) error {
 	if err := errors.Join(os.RemoveAll(folder), os.MkdirAll(folder, 0o755)); err != nil {
 		return err
 	}
-	// debootstrap has no script for a release that is younger than itself. The script of sid serves all releases.
-	if err := quiet(ctx, "debootstrap", "--variant=minbase", string(s), folder, mirror, "/usr/share/debootstrap/scripts/sid"); err != nil {
+	// debootstrap has no script for a release that is younger than itself. The script of sid serves
+	// all releases.
+	if err := quiet(ctx, "debootstrap", "--variant=minbase", string(s), folder, mirror,
+		"/usr/share/debootstrap/scripts/sid"); err != nil {
 		return err
 	}
 	noServices := []byte("#!/bin/sh\nexit 101\n")
@@ -78,7 +90,11 @@ func makeRoot(ctx context.Context, s suite, folder string) error {
 	if len(packages[s]) == 0 {
 		return nil
 	}
-	install := inside(ctx, folder, "env", append([]string{"DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "--no-install-recommends"}, packages[s]...)...)
+	install := inside(ctx, folder, "env",
+		append([]string{
+			"DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y",
+			"--no-install-recommends",
+		}, packages[s]...)...)
 	if text, err := install.CombinedOutput(); err != nil {
 		return fmt.Errorf("install in %s: %w: %s", s, err, last(string(text), 10))
 	}
@@ -87,26 +103,33 @@ func makeRoot(ctx context.Context, s suite, folder string) error {
 
 // mirrorOf returns the URL of the Debian mirror from which this machine installs its packages.
 func mirrorOf(ctx context.Context) (string, error) {
-	text, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages", "Component: main").Output()
+	text, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(SITE)",
+		"Created-By: Packages", "Component: main").Output()
 	if err != nil {
 		return "", fmt.Errorf("apt-get indextargets: %w", err)
 	}
 	for site := range strings.Lines(string(text)) {
-		if site = strings.TrimSpace(site); strings.HasSuffix(site, "/debian") || strings.HasSuffix(site, "/debian/") {
+		if site = strings.TrimSpace(site); strings.HasSuffix(site, "/debian") ||
+			strings.HasSuffix(site, "/debian/") {
 			return site, nil
 		}
 	}
 	return "", errors.New("apt-get names no source of Debian's packages")
 }
 
-// inside returns a command that runs in a root or, if root is empty, on this machine. It is the first process of a PID namespace, so nothing that it starts
-// outlives it. /tmp and /dev are this machine's.
+// inside returns a command that runs in a root or, if root is empty, on this machine. It is the
+// first process of a PID namespace, so nothing that it starts outlives it. /tmp and /dev are this
+// machine's.
 func inside(ctx context.Context, root, program string, arguments ...string) *exec.Cmd {
 	const script = `root=$0
 if [ -n "$root" ]; then mount --bind /tmp "$root/tmp" && mount --bind /dev "$root/dev" && mount -t proc proc "$root/proc" || exit 125; exec chroot "$root" "$@"; fi
 mount -t proc proc /proc || exit 125
 exec "$@"`
-	return exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, root, program}, arguments...)...)
+	return exec.CommandContext(ctx, "unshare",
+		append([]string{
+			"--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, root,
+			program,
+		}, arguments...)...)
 }
 
 func quiet(ctx context.Context, program string, arguments ...string) error {

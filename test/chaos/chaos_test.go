@@ -44,8 +44,8 @@ func TestSeedDrawsTheSameFaults(t *testing.T) {
 	}
 }
 
-// After a violation the report prints a command that searches for the failure in the simulation. Its kinds of faults exist there, and each kind of this
-// harness has an entry in simulated.
+// After a violation the report prints a command that searches for the failure in the simulation.
+// Its kinds of faults exist there, and each kind of this harness has an entry in simulated.
 func TestSearchNamesKindsOfTheSimulation(t *testing.T) {
 	source, err := os.ReadFile("../sim/plan.go")
 	if err != nil {
@@ -54,19 +54,25 @@ func TestSearchNamesKindsOfTheSimulation(t *testing.T) {
 	for kind := range faultWeights() {
 		t.Run(kind, func(t *testing.T) {
 			like, known := simulated()[kind]
-			if !known || like != "" && !strings.Contains(string(source), fmt.Sprintf("kind = %q", like)) {
+			if !known || like != "" &&
+				!strings.Contains(string(source), fmt.Sprintf("kind = %q", like)) {
 				t.Errorf("the simulation has no kind %q", like)
 			}
 		})
 	}
-	got := searchCommand(3, []fault{{kind: "clock jump"}, {kind: "clock skew"}, {kind: "flood"}, {kind: "broker pause"}})
+	got := searchCommand(3, []fault{
+		{kind: "clock jump"},
+		{kind: "clock skew"},
+		{kind: "flood"},
+		{kind: "broker pause"},
+	})
 	if want := `make sim SEEDS=1000 NODES=3 KINDS="broker silent,clock jump"`; got != want {
 		t.Errorf("%s, not %s", got, want)
 	}
 }
 
-// Every kind of fault that a mutant or the smoke plan asks for can be drawn. injection.run knows every kind that can be drawn, except perhaps those that
-// are skipped here.
+// Every kind of fault that a mutant or the smoke plan asks for can be drawn. injection.run knows
+// every kind that can be drawn, except perhaps those that are skipped here.
 func TestEveryKindOfFaultCanBeInjected(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -85,12 +91,17 @@ func TestEveryKindOfFaultCanBeInjected(t *testing.T) {
 	}
 	w := &world{loadIP: "127.0.0.1"}
 	for range 3 {
-		w.machines = append(w.machines, &machine{container: container{"no-such-container"}, firewall: newFirewall(), folder: t.TempDir()})
+		w.machines = append(w.machines,
+			&machine{
+				container: container{"no-such-container"}, firewall: newFirewall(),
+				folder: t.TempDir(),
+			})
 	}
 	for kind := range asked {
 		f := &fault{kind: kind}
 		in := &injection{world: w, fault: f, random: f.random()}
-		if _, err := in.run(ctx, ctx); err != nil && strings.Contains(err.Error(), "there is no fault") {
+		if _, err := in.run(ctx, ctx); err != nil &&
+			strings.Contains(err.Error(), "there is no fault") {
 			t.Error(err)
 		}
 	}
@@ -104,7 +115,10 @@ func TestNetworkRulesHoldWhileAFaultWantsThem(t *testing.T) {
 	f.set(outgoing, "198.18.0.2", 1)
 	f.set(incoming, "198.18.0.1", -1)
 	f.loss = 7
-	for _, want := range []string{"ip saddr 198.18.0.1 drop", "ip daddr 198.18.0.2 drop", "mod 100 < 7 drop"} {
+	for _, want := range []string{
+		"ip saddr 198.18.0.1 drop", "ip daddr 198.18.0.2 drop",
+		"mod 100 < 7 drop",
+	} {
 		if !strings.Contains(f.rules(), want) {
 			t.Errorf("no %q in %s", want, f.rules())
 		}
@@ -115,10 +129,12 @@ func TestNetworkRulesHoldWhileAFaultWantsThem(t *testing.T) {
 	}
 }
 
-// The order of two requests is not checked if a fault at about that time may have kept one of them from the leader's session.
+// The order of two requests is not checked if a fault at about that time may have kept one of them
+// from the leader's session.
 func TestOrderCountsOnlyWithoutInterveningFaults(t *testing.T) {
 	second := record.Duration(time.Second)
-	a, b := &history.Op{Call: 30 * time.Second, Replied: 31 * time.Second}, &history.Op{Replied: 32 * time.Second}
+	a, b := &history.Op{Call: 30 * time.Second, Replied: 31 * time.Second},
+		&history.Op{Replied: 32 * time.Second}
 	for _, test := range []struct {
 		fault record.Fault
 		want  bool
@@ -135,13 +151,21 @@ func TestOrderCountsOnlyWithoutInterveningFaults(t *testing.T) {
 	}
 }
 
-// A counter of a run adds up the growth of its own series alone. A series that falls belongs to a new process.
+// A counter of a run adds up the growth of its own series alone. A series that falls belongs to a
+// new process.
 func TestCounterCountsItsSeriesAlone(t *testing.T) {
 	w := &world{run: record.Run{Counters: make(map[string]float64)}}
 	last := make(map[string]float64)
 	for _, metrics := range []map[string]float64{
-		{`holdfast_requests_total{kind="set",result="dropped"}`: 2, `holdfast_requests_total{kind="set",result="done"}`: 7, `holdfast_notifications_total{result="sent"}`: 5},
-		{`holdfast_requests_total{kind="set",result="dropped"}`: 3, `holdfast_notifications_given_up_total`: 4},
+		{
+			`holdfast_requests_total{kind="set",result="dropped"}`: 2,
+			`holdfast_requests_total{kind="set",result="done"}`:    7,
+			`holdfast_notifications_total{result="sent"}`:          5,
+		},
+		{
+			`holdfast_requests_total{kind="set",result="dropped"}`: 3,
+			`holdfast_notifications_given_up_total`:                4,
+		},
 		{`holdfast_requests_total{kind="set",result="dropped"}`: 1}, // a new process
 	} {
 		w.addCounters(metrics, last)
@@ -154,17 +178,28 @@ func TestCounterCountsItsSeriesAlone(t *testing.T) {
 // A late recovery, replicas that differ, and too much memory are violations.
 func TestFindingsOfNodesAreJudged(t *testing.T) {
 	well := func() *record.Run {
-		return &record.Run{Nodes: 2, Healed: record.Duration(time.Minute), Hashes: map[string]string{"n1": "a", "n2": "a"}}
+		return &record.Run{
+			Nodes: 2, Healed: record.Duration(time.Minute),
+			Hashes: map[string]string{"n1": "a", "n2": "a"},
+		}
 	}
 	h := history.New()
-	h.Add(&history.Op{Verb: history.Set, Known: true, Reply: resp.Reply{Kind: resp.ReplyOK}, Replied: 61 * time.Second})
+	h.Add(&history.Op{
+		Verb: history.Set, Known: true, Reply: resp.Reply{Kind: resp.ReplyOK},
+		Replied: 61 * time.Second,
+	})
 	if v := ofNodes(well(), h); len(v) != 0 {
 		t.Error(v)
 	}
 	for want, change := range map[string]func(*record.Run){
 		"recovery":        func(r *record.Run) { r.Healed = record.Duration(50 * time.Second) },
 		"replicas differ": func(r *record.Run) { r.Hashes["n2"] = "b" },
-		"bounds":          func(r *record.Run) { r.Samples = []record.Sample{{Node: "n1", Resident: 1 << 40}} },
+		"bounds": func(r *record.Run) {
+			r.Samples = []record.Sample{{
+				Node:     "n1",
+				Resident: 1 << 40,
+			}}
+		},
 	} {
 		t.Run(want, func(t *testing.T) {
 			run := well()

@@ -10,15 +10,18 @@ import (
 	"time"
 )
 
-// composeTime bounds a call of docker-compose, which may pull an image; toolTime bounds a call of any other tool.
+// composeTime bounds a call of docker-compose, which may pull an image; toolTime bounds a call of
+// any other tool.
 const (
 	toolTime    = 60 * time.Second
 	composeTime = 5 * time.Minute
-	// waitDelay bounds the wait for the outputs of a program that has ended: a child of it may hold them open.
+	// waitDelay bounds the wait for the outputs of a program that has ended: a child of it may hold
+	// them open.
 	waitDelay = 5 * time.Second
 )
 
-// runProgram runs a program with input as its stdin, and returns its stdout. The error includes its stderr.
+// runProgram runs a program with input as its stdin, and returns its stdout. The error includes its
+// stderr.
 func runProgram(ctx context.Context, input, name string, arguments ...string) (string, error) {
 	limit := toolTime
 	if name == "docker-compose" {
@@ -27,13 +30,15 @@ func runProgram(ctx context.Context, input, name string, arguments ...string) (s
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	command := exec.CommandContext(ctx, name, arguments...)
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C then reaches the harness only, which ends the faults and removes the containers
+	// Ctrl-C then reaches the harness only, which ends the faults and removes the containers
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.WaitDelay = waitDelay
 	command.Stdin = strings.NewReader(input)
 	var output, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &output, &stderr
 	if err := command.Run(); err != nil {
-		return output.String(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(arguments, " "), err, strings.TrimSpace(stderr.String()))
+		return output.String(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(arguments, " "), err,
+			strings.TrimSpace(stderr.String()))
 	}
 	return output.String(), nil
 }
@@ -50,7 +55,8 @@ func (c container) do(ctx context.Context, verb string, arguments ...string) err
 	return err
 }
 
-// pid returns the process id, on the host, of the container's first process, or "0" if the container does not run.
+// pid returns the process id, on the host, of the container's first process, or "0" if the
+// container does not run.
 func (c container) pid(ctx context.Context) (string, error) {
 	output, err := docker(ctx, "inspect", "-f", "{{.State.Pid}}", c.name)
 	return strings.TrimSpace(output), err
@@ -67,7 +73,8 @@ func (c container) exec(ctx context.Context, arguments ...string) (string, error
 	return docker(ctx, append([]string{"exec", c.name}, arguments...)...)
 }
 
-// logs returns the last lines that the container printed on stdout and stderr, in order. If they cannot all be read, the error is at the end.
+// logs returns the last lines that the container printed on stdout and stderr, in order. If they
+// cannot all be read, the error is at the end.
 func (c container) logs(ctx context.Context, lines int) string {
 	ctx, cancel := context.WithTimeout(ctx, toolTime)
 	defer cancel()

@@ -23,18 +23,24 @@ type injection struct {
 	on     []string // names of what is disturbed, for log and report
 	note   string
 	began  time.Duration // when it began after it waited for a lock; 0 if it did not wait
-	healed time.Duration // when the disturbance ended, if the fault goes on to wait for the cluster; else 0
+	// when the disturbance ended, if the fault goes on to wait for the cluster; else 0
+	healed time.Duration
 }
 
 // errBusy says that the fault was not injected: other faults hold the locks that it needs.
 var errBusy = errors.New("other faults are there")
 
-func bodyLock(m *machine) *sync.Mutex { return &m.body } // held by faults of the machine, its node or its disk
-func netLock(m *machine) *sync.Mutex  { return &m.net }  // held by faults that set the loss or the delay of its network
+// held by faults of the machine, its node or its disk
+func bodyLock(m *machine) *sync.Mutex { return &m.body }
 
-// occupy locks one mutex, which lockOf returns, of each wanted machine where it is free. It returns these machines, at least one, or an error. done unlocks
-// the mutexes.
-func (in *injection) occupy(wanted []*machine, lockOf func(*machine) *sync.Mutex) (got []*machine, done func(), err error) {
+// held by faults that set the loss or the delay of its network
+func netLock(m *machine) *sync.Mutex { return &m.net }
+
+// occupy locks one mutex, which lockOf returns, of each wanted machine where it is free. It returns
+// these machines, at least one, or an error. done unlocks the mutexes.
+func (in *injection) occupy(wanted []*machine, lockOf func(*machine) *sync.Mutex) (got []*machine,
+	done func(), err error,
+) {
 	if len(wanted) == 0 {
 		return nil, nil, errNothing
 	}
@@ -58,7 +64,8 @@ func (in *injection) occupy(wanted []*machine, lockOf func(*machine) *sync.Mutex
 // errNothing says that there was nothing to disturb: no leader, for instance.
 var errNothing = errors.New("there was nothing to disturb")
 
-// disturb injects all faults of a plan, whose times count from now on, and waits until the last one is healed.
+// disturb injects all faults of a plan, whose times count from now on, and waits until the last one
+// is healed.
 func (w *world) disturb(ctx context.Context, plan []fault) {
 	start := w.now()
 	var working sync.WaitGroup
@@ -100,12 +107,14 @@ func (w *world) inject(ctx context.Context, f *fault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.run.Faults = append(w.run.Faults, record.Fault{
-		Kind: f.kind, On: strings.Join(in.on, ", "), From: record.Duration(from), To: record.Duration(to), Effect: effect, Note: in.note,
+		Kind: f.kind, On: strings.Join(in.on, ", "), From: record.Duration(from),
+		To: record.Duration(to), Effect: effect, Note: in.note,
 	})
 	w.run.Healed = max(w.run.Healed, record.Duration(healed))
 }
 
-// run injects the fault, and heals it. The end of ctx cuts the fault short. always has no end: steps that inject or heal use it.
+// run injects the fault, and heals it. The end of ctx cuts the fault short. always has no end:
+// steps that inject or heal use it.
 func (in *injection) run(ctx, always context.Context) (effect bool, err error) {
 	what, where, _ := strings.Cut(in.kind, " of ")
 	switch {
@@ -120,25 +129,80 @@ func (in *injection) run(ctx, always context.Context) (effect bool, err error) {
 		"leader cut off from the broker": func(ctx, always context.Context) (bool, error) {
 			return in.cutOff(ctx, always, in.choose("the leader"))
 		},
-		"node cut off from the broker": func(ctx, always context.Context) (bool, error) { return in.cutOff(ctx, always, in.choose("a node")) },
-		"loss of packets":              in.lose, "slow links": in.slow,
-		"late broker":               func(ctx, _ context.Context) (bool, error) { return in.late(ctx, in.choose("a minority")) },
-		"leader late at the broker": func(ctx, _ context.Context) (bool, error) { return in.late(ctx, in.choose("the leader")) },
-		"broker restart":            in.restartBroker, "broker pause": in.pauseBroker,
-		"broker kill -9 without its persistence": func(ctx, always context.Context) (bool, error) { return in.killBroker(ctx, always, true) },
-		oldPersistence:                           func(ctx, always context.Context) (bool, error) { return in.killBroker(ctx, always, false) },
-		"clock jump":                             in.jump, "clock skew": in.skew, "clocks jump together": in.jumpTogether,
-		"disk full":                 in.diskFault(func(t *record.Trouble, on bool) { t.DiskFull = on }),
-		"fsync fails":               in.diskFault(func(t *record.Trouble, on bool) { t.FailSync = on }),
-		"disk hangs":                in.diskFault(func(t *record.Trouble, on bool) { t.DiskHangs = on }),
-		"slow disk":                 in.slowDisk,
-		"flipped bit in the log":    func(ctx, _ context.Context) (bool, error) { return in.flip(ctx, "*.wal") },
-		"flipped bit in a snapshot": func(ctx, _ context.Context) (bool, error) { return in.flip(ctx, "state.bin") },
-		"member removed and added":  in.removeMember, "member replaced": in.replaceMember, "rolling restart": in.rollingRestart,
-		"snapshot storm": in.storm, "leadership transfer": in.transfer, "leader deposed unawares": in.depose, "clients paused": in.pauseClients,
-		"flood":                 func(ctx, _ context.Context) (bool, error) { return in.bad(ctx, "flood") },
-		"deaf client":           func(ctx, _ context.Context) (bool, error) { return in.bad(ctx, "deaf") },
-		"ten thousand watchers": func(ctx, _ context.Context) (bool, error) { return in.bad(ctx, "watchers") },
+		"node cut off from the broker": func(ctx, always context.Context) (bool,
+			error,
+		) {
+			return in.cutOff(ctx, always, in.choose("a node"))
+		},
+		"loss of packets": in.lose, "slow links": in.slow,
+		"late broker": func(ctx, _ context.Context) (bool,
+			error,
+		) {
+			return in.late(ctx, in.choose("a minority"))
+		},
+		"leader late at the broker": func(ctx, _ context.Context) (bool,
+			error,
+		) {
+			return in.late(ctx, in.choose("the leader"))
+		},
+		"broker restart": in.restartBroker, "broker pause": in.pauseBroker,
+		"broker kill -9 without its persistence": func(ctx, always context.Context) (bool,
+			error,
+		) {
+			return in.killBroker(ctx, always, true)
+		},
+		oldPersistence: func(ctx, always context.Context) (bool,
+			error,
+		) {
+			return in.killBroker(ctx, always, false)
+		},
+		"clock jump": in.jump, "clock skew": in.skew,
+		"clocks jump together": in.jumpTogether,
+		"disk full": in.diskFault(func(t *record.Trouble,
+			on bool,
+		) {
+			t.DiskFull = on
+		}),
+		"fsync fails": in.diskFault(func(t *record.Trouble,
+			on bool,
+		) {
+			t.FailSync = on
+		}),
+		"disk hangs": in.diskFault(func(t *record.Trouble,
+			on bool,
+		) {
+			t.DiskHangs = on
+		}),
+		"slow disk": in.slowDisk,
+		"flipped bit in the log": func(ctx, _ context.Context) (bool,
+			error,
+		) {
+			return in.flip(ctx, "*.wal")
+		},
+		"flipped bit in a snapshot": func(ctx, _ context.Context) (bool,
+			error,
+		) {
+			return in.flip(ctx, "state.bin")
+		},
+		"member removed and added": in.removeMember, "member replaced": in.replaceMember,
+		"rolling restart": in.rollingRestart,
+		"snapshot storm":  in.storm, "leadership transfer": in.transfer,
+		"leader deposed unawares": in.depose, "clients paused": in.pauseClients,
+		"flood": func(ctx, _ context.Context) (bool,
+			error,
+		) {
+			return in.bad(ctx, "flood")
+		},
+		"deaf client": func(ctx, _ context.Context) (bool,
+			error,
+		) {
+			return in.bad(ctx, "deaf")
+		},
+		"ten thousand watchers": func(ctx, _ context.Context) (bool,
+			error,
+		) {
+			return in.bad(ctx, "watchers")
+		},
 	}[in.kind]
 	if !known {
 		return false, fmt.Errorf("there is no fault %q", in.kind)
@@ -146,11 +210,13 @@ func (in *injection) run(ctx, always context.Context) (effect bool, err error) {
 	return inject(ctx, always)
 }
 
-// choose returns the machines that where names: the leader, a node, a minority or a majority. Any other text means all. It returns none if there is no
-// leader. Except for the leader, they are drawn.
+// choose returns the machines that where names: the leader, a node, a minority or a majority. Any
+// other text means all. It returns none if there is no leader. Except for the leader, they are
+// drawn.
 func (in *injection) choose(where string) (chosen []*machine) {
 	shuffled := append([]*machine(nil), in.machines...)
-	in.random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	in.random.Shuffle(len(shuffled),
+		func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 	switch where {
 	case "the leader":
 		if leader := in.leader(); leader != nil {
@@ -182,7 +248,8 @@ func all(machines []*machine, do func(*machine) error) error {
 	return errors.Join(errs...)
 }
 
-// kill ends machines as a power failure does, with the loss of what was not synced, or only their node processes.
+// kill ends machines as a power failure does, with the loss of what was not synced, or only their
+// node processes.
 func (in *injection) kill(ctx, always context.Context, power bool, where string) (bool, error) {
 	chosen, done, err := in.occupy(in.choose(where), bodyLock)
 	if err != nil {
@@ -206,7 +273,9 @@ func (in *injection) kill(ctx, always context.Context, power bool, where string)
 	sleep(ctx, in.lasts)
 	dead := true
 	for _, m := range chosen {
-		for deadline := time.Now().Add(10 * time.Second); m.running(always) && time.Now().Before(deadline); { // a machine may have much to write back
+		for deadline := time.Now().Add(10 * time.Second); m.running(always) &&
+			time.Now().Before(deadline); {
+			// a machine may have much to write back
 			sleep(always, 100*time.Millisecond)
 		}
 		if m.running(always) {
@@ -217,7 +286,8 @@ func (in *injection) kill(ctx, always context.Context, power bool, where string)
 	return dead, err
 }
 
-// killNode kills the node process. The first process of the machine then writes back what is not synced, and exits.
+// killNode kills the node process. The first process of the machine then writes back what is not
+// synced, and exits.
 func (m *machine) killNode(ctx context.Context) error {
 	pid, err := m.pid(ctx)
 	if err != nil || pid == "0" { // it does not run
@@ -236,11 +306,12 @@ func (in *injection) pause(ctx, always context.Context, wanted []*machine) (bool
 	in.note = fmt.Sprintf("%v", in.lasts.Round(time.Millisecond))
 	err = all(chosen, func(m *machine) error { return m.do(always, "pause") })
 	sleep(ctx, in.lasts)
-	return err == nil, errors.Join(err, all(chosen, func(m *machine) error { return m.do(always, "unpause") }))
+	return err == nil, errors.Join(err,
+		all(chosen, func(m *machine) error { return m.do(always, "unpause") }))
 }
 
-// cutLinks drops for a time the packets from the first to the second machine of each link. It reports whether a node noticed: another one leads, or a
-// leader has missed answers.
+// cutLinks drops for a time the packets from the first to the second machine of each link. It
+// reports whether a node noticed: another one leads, or a leader has missed answers.
 func (in *injection) cutLinks(ctx, always context.Context, links [][2]*machine) (bool, error) {
 	if len(links) == 0 {
 		return false, errNothing
@@ -309,7 +380,9 @@ func (in *injection) partition(ctx, always context.Context, shape string) (bool,
 				links[i][0], links[i][1] = links[i][1], links[i][0]
 			}
 		}
-	case "ring": // each node reaches its two neighbours only; of three nodes all are neighbours, so one link is cut
+	case "ring":
+		// each node reaches its two neighbours only; of three nodes all are neighbours, so one link
+		// is cut
 		order := in.choose("all")
 		for i := range order {
 			for j := i + 2; j < count; j++ {
@@ -339,9 +412,12 @@ func (in *injection) cutOff(ctx, always context.Context, chosen []*machine) (boo
 	})
 }
 
-// withFirewallsChanged changes firewalls for a time: change(1) applies the change and change(-1) undoes it. Faults overlap. So change must add to a counter,
-// as firewall.set does, or the caller must hold the machines' netLock.
-func (in *injection) withFirewallsChanged(ctx, always context.Context, change func(by int)) (bool, error) {
+// withFirewallsChanged changes firewalls for a time: change(1) applies the change and change(-1)
+// undoes it. Faults overlap. So change must add to a counter, as firewall.set does, or the caller
+// must hold the machines' netLock.
+func (in *injection) withFirewallsChanged(ctx, always context.Context, change func(by int)) (bool,
+	error,
+) {
 	change(1)
 	err := in.applyAll(always)
 	if err == nil {

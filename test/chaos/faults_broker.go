@@ -18,7 +18,8 @@ func (in *injection) restartBroker(ctx, always context.Context) (bool, error) {
 	return in.withoutBroker(ctx, always, "stop", in.hasDatabase)
 }
 
-// killBroker kills the broker, and starts it with the database that it saved last or, with forget, without one.
+// killBroker kills the broker, and starts it with the database that it saved last or, with forget,
+// without one.
 func (in *injection) killBroker(ctx, always context.Context, forget bool) (bool, error) {
 	return in.withoutBroker(ctx, always, "kill", func() error {
 		if !forget {
@@ -38,9 +39,12 @@ func (in *injection) hasDatabase() error {
 	return err
 }
 
-// withoutBroker ends the broker by a Docker command (verb), waits for a third of the fault's time, calls then, and starts the broker. It waits for a third
-// only, because the broker's clients stay away longer than the broker. It reports whether a client was disconnected.
-func (in *injection) withoutBroker(ctx, always context.Context, verb string, then func() error) (bool, error) {
+// withoutBroker ends the broker by a Docker command (verb), waits for a third of the fault's time,
+// calls then, and starts the broker. It waits for a third only, because the broker's clients stay
+// away longer than the broker. It reports whether a client was disconnected.
+func (in *injection) withoutBroker(ctx, always context.Context, verb string,
+	then func() error,
+) (bool, error) {
 	in.brokerLock.Lock()
 	defer in.brokerLock.Unlock()
 	in.on, in.began = []string{"the broker"}, in.now()

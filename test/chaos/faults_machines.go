@@ -13,8 +13,9 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// jump sets the clocks of a minority wrong, and right again at the end. An offset of more than harmless is set on a single node. The product promises that
-// one wrong clock has no effect. It does not promise that for two wrong clocks while only three nodes are reachable.
+// jump sets the clocks of a minority wrong, and right again at the end. An offset of more than
+// harmless is set on a single node. The product promises that one wrong clock has no effect. It
+// does not promise that for two wrong clocks while only three nodes are reachable.
 func (in *injection) jump(ctx, _ context.Context) (bool, error) {
 	const most = 2 * time.Minute
 	offset, who := time.Duration(in.random.Int64N(int64(2*most)))-most, "a minority"
@@ -24,16 +25,20 @@ func (in *injection) jump(ctx, _ context.Context) (bool, error) {
 	return in.setAhead(ctx, in.choose(who), offset)
 }
 
-// harmless bounds the offset that several clocks get at the same time. It is below hlc.MaxSkew (60 s), beyond which requests are refused.
+// harmless bounds the offset that several clocks get at the same time. It is below hlc.MaxSkew (60
+// s), beyond which requests are refused.
 const harmless = 50 * time.Second
 
-// jumpTogether sets all clocks wrong by one offset of up to harmless, and right again at the end. Expiry must not depend on it.
+// jumpTogether sets all clocks wrong by one offset of up to harmless, and right again at the end.
+// Expiry must not depend on it.
 func (in *injection) jumpTogether(ctx, _ context.Context) (bool, error) {
 	offset := time.Duration(in.random.Int64N(int64(2*harmless))) - harmless
 	return in.setAhead(ctx, in.choose("all"), offset)
 }
 
-func (in *injection) setAhead(ctx context.Context, chosen []*machine, offset time.Duration) (bool, error) {
+func (in *injection) setAhead(ctx context.Context, chosen []*machine, offset time.Duration) (bool,
+	error,
+) {
 	in.note = offset.Round(time.Millisecond).String()
 	return in.setClocks(ctx, chosen, func(time.Duration) time.Duration { return offset })
 }
@@ -43,10 +48,13 @@ func (in *injection) skew(ctx, _ context.Context) (bool, error) {
 	chosen := in.choose("a minority")
 	rate := in.random.Float64()*2 - 1 // error of the clock in seconds, for each second
 	in.note = fmt.Sprintf("%+.2f s a second", rate)
-	return in.setClocks(ctx, chosen, func(passed time.Duration) time.Duration { return time.Duration(float64(passed) * rate) })
+	return in.setClocks(ctx, chosen,
+		func(passed time.Duration) time.Duration { return time.Duration(float64(passed) * rate) })
 }
 
-func (in *injection) setClocks(ctx context.Context, chosen []*machine, offset func(passed time.Duration) time.Duration) (bool, error) {
+func (in *injection) setClocks(ctx context.Context, chosen []*machine,
+	offset func(passed time.Duration) time.Duration,
+) (bool, error) {
 	in.clocks.Lock() // one fault of the clocks at a time
 	defer in.clocks.Unlock()
 	began := in.now()
@@ -57,7 +65,11 @@ func (in *injection) setClocks(ctx context.Context, chosen []*machine, offset fu
 		}
 	}()
 	for in.now()-began < in.lasts {
-		if err := all(chosen, func(m *machine) error { return m.setClock(offset(in.now() - began)) }); err != nil {
+		if err := all(chosen, func(
+			m *machine,
+		) error {
+			return m.setClock(offset(in.now() - began))
+		}); err != nil {
 			return false, err
 		}
 		if !sleep(ctx, 100*time.Millisecond) {
@@ -67,8 +79,10 @@ func (in *injection) setClocks(ctx context.Context, chosen []*machine, offset fu
 	return true, nil
 }
 
-// diskFault returns the function that injects a fault of one node's disk. change sets the fault, or removes it.
-func (in *injection) diskFault(change func(t *record.Trouble, on bool)) func(ctx, always context.Context) (bool, error) {
+// diskFault returns the function that injects a fault of one node's disk. change sets the fault, or
+// removes it.
+func (in *injection) diskFault(change func(t *record.Trouble, on bool)) func(ctx,
+	always context.Context) (bool, error) {
 	return func(ctx, _ context.Context) (bool, error) {
 		chosen, done, err := in.occupy(in.choose("a node"), bodyLock)
 		if err != nil {
@@ -104,9 +118,12 @@ func (in *injection) slowDisk(ctx, always context.Context) (bool, error) {
 	})(ctx, always)
 }
 
-// withMachineStopped stops a machine, calls do, and starts the machine. Before and after that it waits until the state hashes of all replicas can be compared.
-// Otherwise two disks could be emptied one after the other, and the second could have the last copy of an entry.
-func (in *injection) withMachineStopped(ctx context.Context, m *machine, do func() error) (bool, error) {
+// withMachineStopped stops a machine, calls do, and starts the machine. Before and after that it
+// waits until the state hashes of all replicas can be compared. Otherwise two disks could be
+// emptied one after the other, and the second could have the last copy of an entry.
+func (in *injection) withMachineStopped(ctx context.Context, m *machine, do func() error) (bool,
+	error,
+) {
 	free, ok := in.takeDisk(ctx, m)
 	if !ok {
 		return false, errBusy
@@ -115,7 +132,8 @@ func (in *injection) withMachineStopped(ctx context.Context, m *machine, do func
 	return in.withMachineStoppedLocked(ctx, m, do)
 }
 
-// takeDisk locks diskLock and the machine's body, until free is called. It tries again for as long as the fault is to last, and then returns false.
+// takeDisk locks diskLock and the machine's body, until free is called. It tries again for as long
+// as the fault is to last, and then returns false.
 func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok bool) {
 	for given := in.now() + in.lasts; ; {
 		if in.diskLock.TryLock() {
@@ -133,8 +151,11 @@ func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok 
 	}
 }
 
-// withMachineStoppedLocked does what withMachineStopped does, for a caller that has called takeDisk. It returns false if it did not call do, or if a step failed.
-func (in *injection) withMachineStoppedLocked(ctx context.Context, m *machine, do func() error) (bool, error) {
+// withMachineStoppedLocked does what withMachineStopped does, for a caller that has called
+// takeDisk. It returns false if it did not call do, or if a step failed.
+func (in *injection) withMachineStoppedLocked(ctx context.Context, m *machine,
+	do func() error,
+) (bool, error) {
 	const patience = time.Minute
 	if _, missing := in.awaitVerification(ctx, patience); missing != "" {
 		in.note = "not done: " + missing
@@ -156,8 +177,9 @@ func (in *injection) withMachineStoppedLocked(ctx context.Context, m *machine, d
 	return err == nil, err
 }
 
-// flip flips a bit in the newest file whose name matches a pattern, but not in the zeros at its end, which are unused. If the node has not noticed, the
-// harness empties its disk afterwards. Otherwise another disk could be lost while this one is damaged.
+// flip flips a bit in the newest file whose name matches a pattern, but not in the zeros at its
+// end, which are unused. If the node has not noticed, the harness empties its disk afterwards.
+// Otherwise another disk could be lost while this one is damaged.
 func (in *injection) flip(ctx context.Context, pattern string) (bool, error) {
 	m := in.choose("a node")[0]
 	free, ok := in.takeDisk(ctx, m)
@@ -201,7 +223,8 @@ func overwrite(path string, at int64, b byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// newest returns the path of the file that was changed last, among those in a folder and its subfolders whose names match a pattern. "" is none.
+// newest returns the path of the file that was changed last, among those in a folder and its
+// subfolders whose names match a pattern. "" is none.
 func newest(folder, pattern string) (path string, err error) {
 	var latest time.Time
 	err = filepath.WalkDir(folder, func(at string, entry os.DirEntry, err error) error {
@@ -226,14 +249,16 @@ func (in *injection) replaceMember(ctx, _ context.Context) (bool, error) {
 	return in.withMachineStopped(ctx, m, m.wipe)
 }
 
-// removeMember stops a machine, has the leader remove its member, and starts it again with an empty disk: its node joins as another member.
+// removeMember stops a machine, has the leader remove its member, and starts it again with an empty
+// disk: its node joins as another member.
 func (in *injection) removeMember(ctx, _ context.Context) (bool, error) {
 	m := in.choose("a node")[0]
 	return in.withMachineStopped(ctx, m, func() error {
 		for given := in.now() + 30*time.Second; ; {
 			var err error
 			if leader := in.leader(); leader != nil && leader != m {
-				m.mark(false, true) // before the call: the member may be removed although the answer is lost
+				// before the call: the member may be removed although the answer is lost
+				m.mark(false, true)
 				_, err = leader.operate(ctx, "raft", "remove-peer", "--yes", m.ID)
 			} else {
 				err = errNothing
@@ -313,16 +338,22 @@ func (in *injection) depose(ctx, always context.Context) (bool, error) {
 		var links [][2]*machine
 		for _, m := range in.machines {
 			if m != leader {
-				links = append(links, [2]*machine{m, leader}) // the old leader can send, but receives nothing
+				// the old leader can send, but receives nothing
+				links = append(links, [2]*machine{m, leader})
 			}
 		}
 		handed := make(chan error, 1)
-		go func() { // the transfer takes a moment to begin, and the command does not return before the links are restored
+		go func() {
+			// the transfer takes a moment to begin, and the command does not return before the
+			// links are restored
 			_, err := leader.operate(always, "raft", "transfer-leader")
 			handed <- err
 		}()
 		sleep(ctx, time.Duration(30+in.random.IntN(200))*time.Millisecond)
-		noticed, err := (&injection{world: in.world, fault: &fault{lasts: 2500 * time.Millisecond}, random: in.random}).cutLinks(ctx, always, links)
+		noticed, err := (&injection{
+			world: in.world, fault: &fault{lasts: 2500 * time.Millisecond},
+			random: in.random,
+		}).cutLinks(ctx, always, links)
 		<-handed // its error does not matter: noticed is the effect
 		if err != nil {
 			return false, err
@@ -338,7 +369,8 @@ func (in *injection) depose(ctx, always context.Context) (bool, error) {
 
 // pauseClients freezes the container of the clients, some of which hold locks.
 func (in *injection) pauseClients(ctx, always context.Context) (bool, error) {
-	in.brokerLock.Lock() // while a fault ends the broker, it asks the clients for their count of disconnects
+	// while a fault ends the broker, it asks the clients for their count of disconnects
+	in.brokerLock.Lock()
 	defer in.brokerLock.Unlock()
 	in.on, in.began = []string{"the clients"}, in.now()
 	err := in.load.do(always, "pause")

@@ -15,15 +15,20 @@ import (
 // images has the names of the Docker images that the containers run.
 type images struct{ node, load, broker string }
 
-// buildImages builds the images without a registry. Those of the node and of the load hold only their binaries. The broker's is made from the installed
-// mosquitto, unless BROKER_IMAGE names another image. mutant names the mutants (broken builds of the product) to run, joined by +; it may be empty.
+// buildImages builds the images without a registry. Those of the node and of the load hold only
+// their binaries. The broker's is made from the installed mosquitto, unless BROKER_IMAGE names
+// another image. mutant names the mutants (broken builds of the product) to run, joined by +; it
+// may be empty.
 func buildImages(ctx context.Context, mutant string) (images, error) {
 	folder, err := os.MkdirTemp("", "holdfast-chaos-images-")
 	if err != nil {
 		return images{}, err
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
-	built := images{node: "holdfast-chaos-node", load: "holdfast-chaos-load", broker: os.Getenv("BROKER_IMAGE")}
+	built := images{
+		node: "holdfast-chaos-node", load: "holdfast-chaos-load",
+		broker: os.Getenv("BROKER_IMAGE"),
+	}
 	edited := []mutants.Mutant{mutants.SkewedClock()}
 	if mutant != "" {
 		for name := range strings.SplitSeq(mutant, "+") {
@@ -48,7 +53,9 @@ func buildImages(ctx context.Context, mutant string) (images, error) {
 		{"node", "machine", "", "holdfast/test/chaos/machine", ""},
 		{"load", "load", "", "holdfast/test/chaos/load", ""},
 	} {
-		command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-overlay", program.overlay, "-o", filepath.Join(folder, program.image, program.name), program.source)
+		command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w",
+			"-overlay", program.overlay, "-o", filepath.Join(folder, program.image, program.name),
+			program.source)
 		command.Dir = program.module
 		command.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if output, err := command.CombinedOutput(); err != nil {
@@ -59,14 +66,17 @@ func buildImages(ctx context.Context, mutant string) (images, error) {
 		"node": "FROM scratch\nCOPY holdfast machine /\nWORKDIR /data\nWORKDIR /\nENTRYPOINT [\"/machine\"]\n",
 		"load": "FROM scratch\nCOPY load /\nENTRYPOINT [\"/load\"]\n",
 	} {
-		if err := os.WriteFile(filepath.Join(folder, name, "Dockerfile"), []byte(content), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, name, "Dockerfile"), []byte(content),
+			0o600); err != nil {
 			return images{}, err
 		}
 	}
-	if _, err := docker(ctx, "build", "-q", "-t", built.node, filepath.Join(folder, "node")); err != nil {
+	if _, err := docker(ctx, "build", "-q", "-t", built.node,
+		filepath.Join(folder, "node")); err != nil {
 		return images{}, err
 	}
-	if _, err := docker(ctx, "build", "-q", "-t", built.load, filepath.Join(folder, "load")); err != nil {
+	if _, err := docker(ctx, "build", "-q", "-t", built.load,
+		filepath.Join(folder, "load")); err != nil {
 		return images{}, err
 	}
 	if built.broker == "" {
@@ -76,12 +86,14 @@ func buildImages(ctx context.Context, mutant string) (images, error) {
 	return built, err
 }
 
-// importBroker makes an image of the mosquitto that is installed here, and the libraries that it is linked with.
+// importBroker makes an image of the mosquitto that is installed here, and the libraries that it is
+// linked with.
 func importBroker(ctx context.Context, root, image string) error {
 	program, err := exec.LookPath("mosquitto")
 	if err != nil {
 		if program = "/usr/sbin/mosquitto"; !exists(program) {
-			return fmt.Errorf("install Debian's mosquitto, or name another image with BROKER_IMAGE: %w", err)
+			return fmt.Errorf(
+				"install Debian's mosquitto, or name another image with BROKER_IMAGE: %w", err)
 		}
 	}
 	linked, err := runProgram(ctx, "", "ldd", program)

@@ -12,8 +12,8 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// hold keeps the harness from starting a machine until release has been called as often as hold. If a check or a start of the machine is under way, hold
-// waits for its end.
+// hold keeps the harness from starting a machine until release has been called as often as hold. If
+// a check or a start of the machine is under way, hold waits for its end.
 func (m *machine) hold() {
 	m.life.Lock()
 	defer m.life.Unlock()
@@ -28,7 +28,8 @@ func (m *machine) held() bool {
 	return m.holds > 0
 }
 
-// release ends one hold of a machine. If that was the last one, it starts the machine and applies its firewall.
+// release ends one hold of a machine. If that was the last one, it starts the machine and applies
+// its firewall.
 func (w *world) release(ctx context.Context, m *machine) error {
 	m.life.Lock()
 	defer m.life.Unlock()
@@ -50,14 +51,16 @@ func (m *machine) start(ctx context.Context) error {
 	return m.apply(ctx)
 }
 
-// alive reports whether the machine's first process is there, as far as can be told without asking Docker, which is slow.
+// alive reports whether the machine's first process is there, as far as can be told without asking
+// Docker, which is slow.
 func (m *machine) alive() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.pidText != "" && exists("/proc/"+m.pidText)
 }
 
-// setTrouble changes the faults of a machine's disk and of its path to the broker. The machine reads them from trouble.json.
+// setTrouble changes the faults of a machine's disk and of its path to the broker. The machine
+// reads them from trouble.json.
 func (m *machine) setTrouble(change func(*record.Trouble)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,10 +68,12 @@ func (m *machine) setTrouble(change func(*record.Trouble)) error {
 	return record.Write(m.folder, "trouble.json", m.trouble)
 }
 
-// setClock sets how far a machine's wall clock is ahead of the true time. A negative offset sets it back.
+// setClock sets how far a machine's wall clock is ahead of the true time. A negative offset sets it
+// back.
 func (m *machine) setClock(offset time.Duration) error {
 	name := filepath.Join(m.folder, "clock")
-	if err := os.WriteFile(name+".new", []byte(fmt.Sprint(offset.Milliseconds())), 0o644); err != nil {
+	if err := os.WriteFile(name+".new", []byte(fmt.Sprint(offset.Milliseconds())),
+		0o644); err != nil {
 		return err
 	}
 	return os.Rename(name+".new", name)
@@ -82,22 +87,27 @@ func (m *machine) wipe() error {
 	return os.RemoveAll(filepath.Join(m.folder, "data"))
 }
 
-// mark notes whether a machine's disk is damaged, and whether its node was removed from the cluster.
+// mark notes whether a machine's disk is damaged, and whether its node was removed from the
+// cluster.
 func (m *machine) mark(damaged, removed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.damaged, m.removed = damaged, removed
 }
 
-// excuse allows a machine's node to exit by itself, from now on for a while, without a failure of the run.
+// excuse allows a machine's node to exit by itself, from now on for a while, without a failure of
+// the run.
 func (m *machine) excuse() {
-	const while = 45 * time.Second // a node ends when a call of its disk takes longer than 30 s, the DiskDeadline of the profile edge
+	// a node ends when a call of its disk takes longer than 30 s, the DiskDeadline of the profile
+	// edge
+	const while = 45 * time.Second
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.excused = time.Now().Add(while)
 }
 
-// reasons reports whether the machine has a reason to end by itself, and whether its disk has to be emptied for it to run again.
+// reasons reports whether the machine has a reason to end by itself, and whether its disk has to be
+// emptied for it to run again.
 func (m *machine) reasons() (excused, mustWipe bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -105,7 +115,8 @@ func (m *machine) reasons() (excused, mustWipe bool) {
 	return mustWipe || time.Now().Before(m.excused), mustWipe
 }
 
-// leader returns the machine that leads according to the last metrics, or nil. If several say so, it is the one with the highest term.
+// leader returns the machine that leads according to the last metrics, or nil. If several say so,
+// it is the one with the highest term.
 func (w *world) leader() *machine {
 	var leader *machine
 	term := uint64(0)
@@ -134,7 +145,8 @@ type verification struct {
 	} `json:"hashes"`
 }
 
-// verify compares the state hashes of all replicas. missing says why not all were compared, or is empty. Hashes that differ are recorded as a failure.
+// verify compares the state hashes of all replicas. missing says why not all were compared, or is
+// empty. Hashes that differ are recorded as a failure.
 func (w *world) verify(ctx context.Context) (v verification, missing string) {
 	leader := w.leader()
 	if leader == nil {
@@ -156,11 +168,14 @@ func (w *world) verify(ctx context.Context) (v verification, missing string) {
 	return v, ""
 }
 
-// awaitVerification repeats verify until all replicas were compared, for at most patience. missing says why they were not, or is empty. Hashes that differ are
-// recorded as a failure.
-func (w *world) awaitVerification(ctx context.Context, patience time.Duration) (v verification, missing string) {
+// awaitVerification repeats verify until all replicas were compared, for at most patience. missing
+// says why they were not, or is empty. Hashes that differ are recorded as a failure.
+func (w *world) awaitVerification(ctx context.Context, patience time.Duration) (v verification,
+	missing string,
+) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
-		if v, missing = w.verify(ctx); missing == "" || time.Now().After(deadline) || ctx.Err() != nil {
+		if v, missing = w.verify(ctx); missing == "" || time.Now().After(deadline) ||
+			ctx.Err() != nil {
 			return v, missing
 		}
 	}

@@ -1,4 +1,5 @@
-// Command chaos runs a Holdfast cluster of real containers under faults, and judges what its clients saw. See docs/testing.md.
+// Command chaos runs a Holdfast cluster of real containers under faults, and judges what its
+// clients saw. See docs/testing.md.
 package main
 
 import (
@@ -37,7 +38,10 @@ func (b *brokenPromises) Error() string {
 }
 
 func command() *cobra.Command {
-	root := &cobra.Command{Use: "chaos", Short: "Run a cluster of containers under faults", SilenceUsage: true, SilenceErrors: true}
+	root := &cobra.Command{
+		Use: "chaos", Short: "Run a cluster of containers under faults",
+		SilenceUsage: true, SilenceErrors: true,
+	}
 	var o options
 	var kinds string
 	run := &cobra.Command{
@@ -69,8 +73,10 @@ func command() *cobra.Command {
 	flags.DurationVar(&o.duration, "duration", 5*time.Minute, "how long faults are injected")
 	flags.StringVar(&o.folder, "report", "report", "folder for the report and all that it rests on")
 	flags.StringVar(&kinds, "faults", "", "kinds of faults, separated by commas (default: all)")
-	flags.StringVar(&o.mutant, "mutant", "", "a mutant of the product to run, or several, joined by +")
-	flags.BoolVar(&o.smoke, "smoke", false, "a fixed plan (power failure of the leader, partition of the leader, broker restart), each of which must have an effect; --faults is ignored")
+	flags.StringVar(&o.mutant, "mutant", "",
+		"a mutant of the product to run, or several, joined by +")
+	flags.BoolVar(&o.smoke, "smoke", false,
+		"a fixed plan (power failure of the leader, partition of the leader, broker restart), each of which must have an effect; --faults is ignored")
 	flags.BoolVar(&o.keep, "keep", false, "leave the containers as they are at the end")
 	check := &cobra.Command{
 		Use: "check DIR", Short: "Judge an old run again", Args: cobra.ExactArgs(1),

@@ -13,18 +13,26 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// firewall is the packet filter and the delays of a node's network. They are lost when the container ends. machine.start applies them again.
+// firewall is the packet filter and the delays of a node's network. They are lost when the
+// container ends. machine.start applies them again.
 type firewall struct {
-	mu     sync.Mutex
-	from   map[string]int // by source address: how many faults want its packets dropped
-	to     map[string]int // by destination address: the same
-	loss   int            // percentage of the incoming packets that is dropped
-	slowed bool           // outgoing packets are delayed, or limited in rate where the kernel has no netem
+	mu   sync.Mutex
+	from map[string]int // by source address: how many faults want its packets dropped
+	to   map[string]int // by destination address: the same
+	loss int            // percentage of the incoming packets that is dropped
+	// outgoing packets are delayed, or limited in rate where the kernel has no netem
+	slowed bool
 }
 
-func newFirewall() *firewall { return &firewall{from: make(map[string]int), to: make(map[string]int)} }
+func newFirewall() *firewall {
+	return &firewall{
+		from: make(map[string]int),
+		to:   make(map[string]int),
+	}
+}
 
-// set adds change to the number of faults that want the packets of an address dropped. table is incoming (packets from it) or outgoing (packets to it).
+// set adds change to the number of faults that want the packets of an address dropped. table is
+// incoming (packets from it) or outgoing (packets to it).
 func (f *firewall) set(table func(*firewall) map[string]int, address string, change int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -55,7 +63,8 @@ func (f *firewall) rules() string {
 	return rules.String()
 }
 
-// apply makes the firewall effective in the container's network namespace. It does nothing if the container does not run.
+// apply makes the firewall effective in the container's network namespace. It does nothing if the
+// container does not run.
 func (m *machine) apply(ctx context.Context) error {
 	m.firewall.mu.Lock()
 	defer m.firewall.mu.Unlock()
@@ -66,12 +75,14 @@ func (m *machine) apply(ctx context.Context) error {
 	m.mu.Lock()
 	m.pidText = pid
 	m.mu.Unlock()
-	if _, err := runProgram(ctx, m.firewall.rules(), "nsenter", "-n", "-t", pid, "nft", "-f", "-"); err != nil {
+	if _, err := runProgram(ctx, m.firewall.rules(), "nsenter", "-n", "-t", pid, "nft", "-f",
+		"-"); err != nil {
 		return err
 	}
 	for _, device := range []string{"eth0", "eth1"} {
 		qdisc := func(arguments ...string) error {
-			_, err := runProgram(ctx, "", "nsenter", append([]string{"-n", "-t", pid, "tc", "qdisc"}, arguments...)...)
+			_, err := runProgram(ctx, "", "nsenter",
+				append([]string{"-n", "-t", pid, "tc", "qdisc"}, arguments...)...)
 			return err
 		}
 		if !m.firewall.slowed {
@@ -81,17 +92,24 @@ func (m *machine) apply(ctx context.Context) error {
 		if qdisc("replace", "dev", device, "root", "netem", "delay", "80ms", "40ms") == nil {
 			continue
 		}
-		if err := qdisc("replace", "dev", device, "root", "tbf", "rate", "400kbit", "burst", "16kb", "latency", "300ms"); err != nil {
+		if err := qdisc("replace", "dev", device, "root", "tbf", "rate", "400kbit", "burst", "16kb",
+			"latency", "300ms"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// cut adds change to the number of faults that drop the packets from one member to another. apply puts it into effect.
-func (w *world) cut(from, to *machine, change int) { to.firewall.set(incoming, from.MemberIP, change) }
+// cut adds change to the number of faults that drop the packets from one member to another. apply
+// puts it into effect.
+func (w *world) cut(from, to *machine,
+	change int,
+) {
+	to.firewall.set(incoming, from.MemberIP, change)
+}
 
-// cutBroker adds change to the number of faults that drop everything between a node and the broker. apply puts it into effect.
+// cutBroker adds change to the number of faults that drop everything between a node and the broker.
+// apply puts it into effect.
 func (w *world) cutBroker(m *machine, change int) {
 	m.firewall.set(incoming, w.brokerIP, change)
 	m.firewall.set(outgoing, w.brokerIP, change)
@@ -110,7 +128,8 @@ func (w *world) applyAll(ctx context.Context) error {
 	})
 }
 
-// heal calls applyAll after a fault has undone its changes. It only logs an error: healAll tries again before the run is judged.
+// heal calls applyAll after a fault has undone its changes. It only logs an error: healAll tries
+// again before the run is judged.
 func (w *world) heal(ctx context.Context) {
 	if err := w.applyAll(ctx); err != nil {
 		w.say("healing: %v", err)
@@ -124,9 +143,11 @@ func (w *world) healAll(ctx context.Context) error {
 	}
 	return all(w.machines, func(m *machine) error {
 		m.firewall.mu.Lock()
-		m.firewall.from, m.firewall.to, m.firewall.loss, m.firewall.slowed = map[string]int{}, map[string]int{}, 0, false
+		m.firewall.from, m.firewall.to, m.firewall.loss, m.firewall.slowed = map[string]int{},
+			map[string]int{}, 0, false
 		m.firewall.mu.Unlock()
-		return errors.Join(m.setClock(0), m.setTrouble(func(t *record.Trouble) { *t = record.Trouble{} }), m.apply(ctx))
+		return errors.Join(m.setClock(0),
+			m.setTrouble(func(t *record.Trouble) { *t = record.Trouble{} }), m.apply(ctx))
 	})
 }
 

@@ -15,8 +15,9 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// runOnce runs a cluster under faults and judges it. Unless o.keep is set, it removes the containers. If no promise was broken and nothing failed, it
-// then removes the data folders of the machines and of the broker, too.
+// runOnce runs a cluster under faults and judges it. Unless o.keep is set, it removes the
+// containers. If no promise was broken and nothing failed, it then removes the data folders of the
+// machines and of the broker, too.
 func runOnce(ctx context.Context, o options) error {
 	o.command = o.repeatCommand()
 	if err := makeRoom(o.folder); err != nil {
@@ -40,7 +41,8 @@ func runOnce(ctx context.Context, o options) error {
 		err = errors.Join(err, w.downAll(always))
 	}
 	if len(w.run.Failures) > 0 || err != nil && ctx.Err() == nil {
-		err = errors.Join(err, markViolated(w.folder)) // so that makeRoom keeps the folder, even if judge fails
+		// so that makeRoom keeps the folder, even if judge fails
+		err = errors.Join(err, markViolated(w.folder))
 	}
 	if err := errors.Join(err, record.Write(w.folder, "run.json", &w.run)); err != nil {
 		return err
@@ -79,15 +81,16 @@ func (o *options) mutantOption() string {
 	return " MUTANT=" + o.mutant
 }
 
-// violated is the file that marks the folder of a run in which a promise was broken, or that failed.
+// violated is the file that marks the folder of a run in which a promise was broken, or that
+// failed.
 const violated = "VIOLATED"
 
 func markViolated(folder string) error {
 	return os.WriteFile(filepath.Join(folder, violated), nil, 0o644)
 }
 
-// makeRoom makes an empty folder. It removes the folder of an earlier run, but renames one that is marked as violated. It refuses any other folder that is
-// not empty.
+// makeRoom makes an empty folder. It removes the folder of an earlier run, but renames one that is
+// marked as violated. It refuses any other folder that is not empty.
 func makeRoom(folder string) error {
 	info, err := os.Stat(folder)
 	switch {
@@ -97,7 +100,8 @@ func makeRoom(folder string) error {
 	case !info.IsDir():
 		return fmt.Errorf("%s is no folder", folder)
 	case exists(filepath.Join(folder, violated)):
-		if err := os.Rename(folder, fmt.Sprintf("%s-violated-%d", folder, time.Now().Unix())); err != nil {
+		if err := os.Rename(folder,
+			fmt.Sprintf("%s-violated-%d", folder, time.Now().Unix())); err != nil {
 			return err
 		}
 	case exists(filepath.Join(folder, "harness.log")):
@@ -112,7 +116,8 @@ func makeRoom(folder string) error {
 	return os.MkdirAll(folder, 0o755)
 }
 
-// live starts the cluster, injects the faults, heals them, and collects the replicas' hashes and the last reads.
+// live starts the cluster, injects the faults, heals them, and collects the replicas' hashes and
+// the last reads.
 func (w *world) live(ctx context.Context) error {
 	if err := w.up(ctx); err != nil {
 		return err
@@ -164,13 +169,15 @@ func (w *world) progress(ctx context.Context) (stop func()) {
 			w.mu.Lock()
 			faults := len(w.run.Faults)
 			w.mu.Unlock()
-			fmt.Printf("%4.0f s: %d operations, %d faults over\n", w.now().Seconds(), state.Answered, faults)
+			fmt.Printf("%4.0f s: %d operations, %d faults over\n", w.now().Seconds(),
+				state.Answered, faults)
 		}
 	})
 	return func() { cancel(); printing.Wait() }
 }
 
-// awaitService undoes what faults have left behind, and waits until a probe of the load (a write and a read) has worked.
+// awaitService undoes what faults have left behind, and waits until a probe of the load (a write
+// and a read) has worked.
 func (w *world) awaitService(ctx context.Context) {
 	if err := w.healAll(ctx); err != nil {
 		w.fail("healing: %v", err)
@@ -180,7 +187,8 @@ func (w *world) awaitService(ctx context.Context) {
 	}
 }
 
-// stopAndCollect stops the clients, and collects what the judge needs: the replicas' hashes and the last reads.
+// stopAndCollect stops the clients, and collects what the judge needs: the replicas' hashes and the
+// last reads.
 func (w *world) stopAndCollect(ctx context.Context) error {
 	if _, err := w.askLoad(ctx, http.MethodPost, "/over", nil, 2*time.Minute); err != nil {
 		w.fail("the clients do not end: %v", err)
@@ -206,7 +214,8 @@ func (w *world) stopAndCollect(ctx context.Context) error {
 	return nil
 }
 
-// save has the load write the history as far as it goes. It is called when the load could not finish.
+// save has the load write the history as far as it goes. It is called when the load could not
+// finish.
 func (w *world) save(ctx context.Context) error {
 	_, err := w.askLoad(ctx, http.MethodPost, "/save", nil, time.Minute)
 	return err
@@ -216,13 +225,15 @@ func (w *world) save(ctx context.Context) error {
 func (w *world) saveLogs(ctx context.Context) {
 	for _, c := range w.containers() {
 		text := c.logs(ctx, 1_000_000)
-		if err := os.WriteFile(filepath.Join(w.folder, c.name+".log"), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(w.folder, c.name+".log"), []byte(text),
+			0o644); err != nil {
 			w.say("%v", err)
 		}
 	}
 }
 
-// dropData removes the data folders of the machines and of the broker. After a run without violations they are not needed.
+// dropData removes the data folders of the machines and of the broker. After a run without
+// violations they are not needed.
 func (w *world) dropData() error {
 	var errs error
 	for _, m := range w.machines {

@@ -12,7 +12,8 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// watch reads the metrics of all machines, and restarts machines and the broker when they have ended by themselves, until the context ends.
+// watch reads the metrics of all machines, and restarts machines and the broker when they have
+// ended by themselves, until the context ends.
 func (w *world) watch(ctx context.Context) {
 	var watching sync.WaitGroup
 	for _, m := range w.machines {
@@ -23,13 +24,15 @@ func (w *world) watch(ctx context.Context) {
 	watching.Wait()
 }
 
-// Keys of record.Run.Counters: requests that a node did not keep, and notifications that were not sent.
+// Keys of record.Run.Counters: requests that a node did not keep, and notifications that were not
+// sent.
 const (
 	lostRequests      = "requests"
 	lostNotifications = "notifications"
 )
 
-// counter is a metric of the product. Only series with the label value count; if it is empty, all do. tells is the key of their sum in record.Run.Counters.
+// counter is a metric of the product. Only series with the label value count; if it is empty, all
+// do. tells is the key of their sum in record.Run.Counters.
 type counter struct{ name, label, tells string }
 
 // counted are the counters that the judge has to know.
@@ -69,14 +72,17 @@ func (w *world) scrape(ctx context.Context, m *machine) {
 			w.addLeading(record.Leading{At: record.Duration(w.now()), Node: m.ID, Term: term})
 		}
 		w.addSample(record.Sample{
-			At: record.Duration(w.now()), Node: m.ID, Resident: int64(metrics["process_resident_memory_bytes"]), UnderWay: int64(metrics["holdfast_requests_under_way"]),
-			Unsent: int64(metrics["holdfast_notifications_unpublished"]),
+			At: record.Duration(w.now()), Node: m.ID,
+			Resident: int64(metrics["process_resident_memory_bytes"]),
+			UnderWay: int64(metrics["holdfast_requests_under_way"]),
+			Unsent:   int64(metrics["holdfast_notifications_unpublished"]),
 		})
 		w.addCounters(metrics, last)
 	}
 }
 
-// addCounters adds to Run.Counters by how much the counters have grown since the last scrape. A counter that went back belongs to a new process.
+// addCounters adds to Run.Counters by how much the counters have grown since the last scrape. A
+// counter that went back belongs to a new process.
 func (w *world) addCounters(metrics, last map[string]float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,7 +118,8 @@ func (w *world) addSample(s record.Sample) {
 	w.run.Samples = append(w.run.Samples, s)
 }
 
-// recordMetrics stores what a machine's metrics say, and reports whether it has begun to lead in this term.
+// recordMetrics stores what a machine's metrics say, and reports whether it has begun to lead in
+// this term.
 func (m *machine) recordMetrics(leads bool, term uint64, answering int) (began bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -148,8 +155,9 @@ func readMetrics(ctx context.Context, address string) (map[string]float64, error
 	return metrics, nil
 }
 
-// supervise starts a machine again when its node has ended by itself, as a service manager would. If the disk is damaged, or the node was removed from the
-// cluster, it first empties the disk, as an operator would.
+// supervise starts a machine again when its node has ended by itself, as a service manager would.
+// If the disk is damaged, or the node was removed from the cluster, it first empties the disk, as
+// an operator would.
 func (w *world) supervise(ctx context.Context, m *machine) {
 	ticker := time.NewTicker(500 * time.Millisecond)
 	defer ticker.Stop()
@@ -174,7 +182,8 @@ func (w *world) revive(ctx context.Context, m *machine) {
 	}
 	output := m.logs(ctx, 40)
 	excused, useless := m.reasons()
-	w.say("%s has ended by itself (excused %v, useless %v): %s", m.ID, excused, useless, lastLine(output))
+	w.say("%s has ended by itself (excused %v, useless %v): %s", m.ID, excused, useless,
+		lastLine(output))
 	// Even a node with a reason to end must exit with an error, and not panic.
 	if !excused || strings.Contains(output, "panic:") || strings.Contains(output, "goroutine ") {
 		w.fail("%s has ended by itself: %s", m.ID, output)

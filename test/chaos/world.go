@@ -52,7 +52,8 @@ type world struct {
 	began    time.Time // when the load began
 	tiny     bool      // the broker's queues are tiny
 
-	diskLock   sync.Mutex // held from takeDisk until free is called: one fault at a time may empty or damage a disk
+	// held from takeDisk until free is called: one fault at a time may empty or damage a disk
+	diskLock   sync.Mutex
 	clocks     sync.Mutex // held while a fault sets clocks wrong
 	brokerLock sync.Mutex // held while a fault ends or pauses the broker, or pauses the clients
 
@@ -99,22 +100,28 @@ func newWorld(ctx context.Context, o options, built images) (*world, error) {
 		return nil, err
 	}
 	w := &world{
-		options: o, images: built, random: random, broker: container{project + "-broker"}, load: container{project + "-load"},
-		compose: filepath.Join(folder, "docker-compose.yml"), brokerIP: clients + ".10", loadIP: clients + ".9",
-		tiny: !o.smoke && random.IntN(5) == 0,
+		options: o, images: built, random: random, broker: container{project + "-broker"},
+		load:    container{project + "-load"},
+		compose: filepath.Join(folder, "docker-compose.yml"), brokerIP: clients + ".10",
+		loadIP: clients + ".9",
+		tiny:   !o.smoke && random.IntN(5) == 0,
 	}
 	for i := range o.nodes {
 		id := fmt.Sprintf("n%d", i+1)
 		m := &machine{
-			container: container{project + "-" + id}, ID: id, MemberIP: fmt.Sprintf("%s.%d", members, 11+i), ClientIP: fmt.Sprintf("%s.%d", clients, 11+i),
-			folder: filepath.Join(folder, id), firewall: newFirewall(),
+			container: container{project + "-" + id}, ID: id,
+			MemberIP: fmt.Sprintf("%s.%d", members, 11+i),
+			ClientIP: fmt.Sprintf("%s.%d", clients, 11+i),
+			folder:   filepath.Join(folder, id), firewall: newFirewall(),
 		}
 		w.machines = append(w.machines, m)
 	}
 	w.run = record.Run{
-		Seed: o.seed, Nodes: o.nodes, Duration: record.Duration(o.duration), Command: o.command, Mutant: o.mutant, Counters: map[string]float64{}, NotificationsComplete: !w.tiny,
+		Seed: o.seed, Nodes: o.nodes, Duration: record.Duration(o.duration), Command: o.command,
+		Mutant: o.mutant, Counters: map[string]float64{}, NotificationsComplete: !w.tiny,
 	}
-	if w.log, err = os.Create(filepath.Join(folder, "harness.log")); err != nil { // first: makeRoom knows the folder of a run by it
+	if w.log, err = os.Create(filepath.Join(folder, "harness.log")); err != nil {
+		// first: makeRoom knows the folder of a run by it
 		return nil, err
 	}
 	if err := w.prepare(project, members, clients); err != nil {
@@ -123,13 +130,17 @@ func newWorld(ctx context.Context, o options, built images) (*world, error) {
 	return w, nil
 }
 
-// freeNetworks returns the first three octets of two /24 networks in 198.18.0.0/16 that no network of Docker uses.
+// freeNetworks returns the first three octets of two /24 networks in 198.18.0.0/16 that no network
+// of Docker uses.
 func freeNetworks(ctx context.Context) (members, clients string, err error) {
 	list, err := docker(ctx, "network", "ls", "-q")
 	if err != nil {
 		return "", "", err
 	}
-	used, err := docker(ctx, append([]string{"network", "inspect", "-f", "{{range .IPAM.Config}}{{.Subnet}} {{end}}"}, strings.Fields(list)...)...)
+	used, err := docker(ctx, append([]string{
+		"network", "inspect", "-f",
+		"{{range .IPAM.Config}}{{.Subnet}} {{end}}",
+	}, strings.Fields(list)...)...)
 	if err != nil {
 		return "", "", err
 	}
@@ -142,14 +153,16 @@ func freeNetworks(ctx context.Context) (members, clients string, err error) {
 	return "", "", errors.New("all networks of 198.18.0.0/16 are in use")
 }
 
-// prepare draws the settings, makes the folders of the run, and writes the broker's configuration and the compose file.
+// prepare draws the settings, makes the folders of the run, and writes the broker's configuration
+// and the compose file.
 func (w *world) prepare(project, members, clients string) error {
 	for _, name := range []string{"broker/data", "history"} {
 		if err := os.MkdirAll(filepath.Join(w.folder, name), 0o755); err != nil {
 			return err
 		}
 	}
-	flow, err := os.ReadFile("../../deploy/mosquitto/conf.d/flow.conf") // the part of the shipped configuration about message flow
+	// the part of the shipped configuration about message flow
+	flow, err := os.ReadFile("../../deploy/mosquitto/conf.d/flow.conf")
 	if err != nil {
 		return err
 	}
@@ -158,7 +171,8 @@ func (w *world) prepare(project, members, clients string) error {
 	if w.tiny { // Mosquitto uses the last value of an option
 		config += "max_inflight_messages 20\nmax_queued_messages 100\n"
 	}
-	if err := os.WriteFile(filepath.Join(w.folder, "broker/mosquitto.conf"), []byte(config), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(w.folder, "broker/mosquitto.conf"), []byte(config),
+		0o644); err != nil {
 		return err
 	}
 	var peers []string
@@ -171,17 +185,21 @@ func (w *world) prepare(project, members, clients string) error {
 	pace := time.Duration(60+w.random.IntN(100)) * time.Millisecond
 	lockTTL := time.Duration(1000+w.random.IntN(3000)) * time.Millisecond
 	w.run.Settings = []string{
-		fmt.Sprintf("a client's operations: each %v on average", pace), fmt.Sprintf("locks: %v", lockTTL), fmt.Sprintf("tiny queues in the broker: %v", w.tiny),
+		fmt.Sprintf("a client's operations: each %v on average", pace),
+		fmt.Sprintf("locks: %v", lockTTL), fmt.Sprintf("tiny queues in the broker: %v", w.tiny),
 	}
 	file, err := os.Create(w.compose)
 	if err != nil {
 		return err
 	}
-	err = template.Must(template.New("compose").Parse(composeTemplate)).Execute(file, map[string]any{
-		"Project": project, "Folder": w.folder, "Machines": w.machines, "Peers": strings.Join(peers, ","), "Seed": w.seed,
-		"BrokerIP": w.brokerIP, "LoadIP": w.loadIP, "Members": members, "Clients": clients, "Pace": pace, "LockTTL": lockTTL,
-		"NodeImage": w.images.node, "LoadImage": w.images.load, "BrokerImage": w.images.broker,
-	})
+	err = template.Must(template.New("compose").Parse(composeTemplate)).Execute(file,
+		map[string]any{
+			"Project": project, "Folder": w.folder, "Machines": w.machines,
+			"Peers": strings.Join(peers, ","), "Seed": w.seed,
+			"BrokerIP": w.brokerIP, "LoadIP": w.loadIP, "Members": members, "Clients": clients,
+			"Pace": pace, "LockTTL": lockTTL,
+			"NodeImage": w.images.node, "LoadImage": w.images.load, "BrokerImage": w.images.broker,
+		})
 	return errors.Join(err, file.Close())
 }
 
@@ -193,7 +211,8 @@ func (w *world) say(format string, arguments ...any) {
 	if !w.began.IsZero() {
 		at = time.Since(w.began)
 	}
-	fmt.Fprintf(w.log, "%s %9.3f %s\n", time.Now().UTC().Format("15:04:05.000"), at.Seconds(), fmt.Sprintf(format, arguments...))
+	fmt.Fprintf(w.log, "%s %9.3f %s\n", time.Now().UTC().Format("15:04:05.000"), at.Seconds(),
+		fmt.Sprintf(format, arguments...))
 }
 
 // fail records the failure of a check that the harness itself makes.
@@ -209,7 +228,8 @@ func (w *world) now() time.Duration { return time.Since(w.began) }
 
 // composeDo calls docker-compose.
 func (w *world) composeDo(ctx context.Context, arguments ...string) error {
-	_, err := runProgram(ctx, "", "docker-compose", append([]string{"-p", fmt.Sprintf("chaos-%d", w.seed), "-f", w.compose}, arguments...)...)
+	_, err := runProgram(ctx, "", "docker-compose",
+		append([]string{"-p", fmt.Sprintf("chaos-%d", w.seed), "-f", w.compose}, arguments...)...)
 	return err
 }
 
@@ -242,21 +262,24 @@ func (w *world) up(ctx context.Context) error {
 	return err
 }
 
-// awaitVersion waits until the newest log version that all nodes know is in force on each node. Before that, nodes refuse the commands that need it, and the
-// checks would report these refusals.
+// awaitVersion waits until the newest log version that all nodes know is in force on each node.
+// Before that, nodes refuse the commands that need it, and the checks would report these refusals.
 func (w *world) awaitVersion(ctx context.Context) error {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		known, inForce := w.versions(ctx)
-		if known > 0 && !slices.ContainsFunc(inForce, func(version uint32) bool { return version != known }) {
+		if known > 0 && !slices.ContainsFunc(inForce,
+			func(version uint32) bool { return version != known }) {
 			return nil
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
-			return fmt.Errorf("the nodes know version %d of the log, and in force are %v", known, inForce)
+			return fmt.Errorf("the nodes know version %d of the log, and in force are %v", known,
+				inForce)
 		}
 	}
 }
 
-// versions returns the newest log version that all nodes know, or 0 if not all could be asked, and for each node the log version that is in force on it.
+// versions returns the newest log version that all nodes know, or 0 if not all could be asked, and
+// for each node the log version that is in force on it.
 func (w *world) versions(ctx context.Context) (known uint32, inForce []uint32) {
 	var health struct {
 		Members []struct {
@@ -264,7 +287,8 @@ func (w *world) versions(ctx context.Context) (known uint32, inForce []uint32) {
 		} `json:"members"`
 	}
 	output, err := w.machines[0].operate(ctx, "raft", "autopilot", "-o", "json")
-	if err != nil || json.Unmarshal([]byte(output), &health) != nil || len(health.Members) != len(w.machines) {
+	if err != nil || json.Unmarshal([]byte(output), &health) != nil ||
+		len(health.Members) != len(w.machines) {
 		return 0, nil
 	}
 	known = math.MaxUint32
@@ -276,7 +300,8 @@ func (w *world) versions(ctx context.Context) (known uint32, inForce []uint32) {
 		var status struct {
 			LogVersion uint32 `json:"logVersion"`
 		}
-		if output, err := m.operate(ctx, "status", "-o", "json"); err == nil && json.Unmarshal([]byte(output), &status) == nil {
+		if output, err := m.operate(ctx, "status", "-o", "json"); err == nil &&
+			json.Unmarshal([]byte(output), &status) == nil {
 			inForce[i] = status.LogVersion
 		}
 	}
@@ -297,7 +322,9 @@ func (w *world) loadState(ctx context.Context) (state record.Load, err error) {
 	return state, json.Unmarshal(body, &state)
 }
 
-func (w *world) askLoad(ctx context.Context, method, path string, form url.Values, limit time.Duration) ([]byte, error) {
+func (w *world) askLoad(ctx context.Context, method, path string, form url.Values,
+	limit time.Duration,
+) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	target := "http://" + w.loadIP + ":8080" + path

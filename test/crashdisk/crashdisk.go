@@ -1,5 +1,5 @@
-// Package crashdisk keeps files in memory as a machine has them: what programs see, and what of it is
-// on the disk. It makes the states that a crash can leave:
+// Package crashdisk keeps files in memory as a machine has them: what programs see, and what of it
+// is on the disk. It makes the states that a crash can leave:
 //
 //	disk := crashdisk.New(rng)
 //	log, err := wal.Open(wal.Config{Folder: disk.Folder(nil), ...})
@@ -46,12 +46,12 @@ type change struct {
 	data   []byte
 }
 
-// maxUnsynced is how many changes of a file may be unsynced. As a kernel does, the disk syncs the oldest
-// ones by itself when there are more.
+// maxUnsynced is how many changes of a file may be unsynced. As a kernel does, the disk syncs the
+// oldest ones by itself when there are more.
 const maxUnsynced = 256
 
-// writeBack syncs the oldest changes, so that at most limit are left. seen is what synced becomes by all
-// changes.
+// writeBack syncs the oldest changes, so that at most limit are left. seen is what synced becomes
+// by all changes.
 func (f *file) writeBack(limit int) {
 	for _, c := range f.changes[:max(0, len(f.changes)-limit)] {
 		if c.data == nil {
@@ -84,7 +84,10 @@ func (d *Disk) Clone() *Disk {
 		cloned := make(map[string]*file, len(names))
 		for name, f := range names {
 			if copies[f] == nil {
-				copies[f] = &file{bytes.Clone(f.seen), bytes.Clone(f.synced), slices.Clone(f.changes)}
+				copies[f] = &file{
+					bytes.Clone(f.seen), bytes.Clone(f.synced),
+					slices.Clone(f.changes),
+				}
 			}
 			cloned[name] = copies[f]
 		}
@@ -96,8 +99,8 @@ func (d *Disk) Clone() *Disk {
 	}
 }
 
-// LosePower takes away what was not synced: of each write a random half of its pages stays, of other
-// changes a random half. Nothing that stays is unsynced any more.
+// LosePower takes away what was not synced: of each write a random half of its pages stays, of
+// other changes a random half. Nothing that stays is unsynced any more.
 func (d *Disk) LosePower(random *rand.Rand, page int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,7 +112,8 @@ func (d *Disk) LosePower(random *rand.Rand, page int64) {
 		}
 	}
 	d.names, d.changed = maps.Clone(d.synced), nil
-	for _, name := range slices.Sorted(maps.Keys(d.names)) { // a file has one name, but for a moment
+	for _, name := range slices.Sorted(maps.Keys(d.names)) {
+		// a file has one name, but for a moment
 		f := d.names[name]
 		for _, c := range f.changes {
 			f.synced = c.survive(f.synced, random, page)
@@ -178,15 +182,16 @@ func (d *Disk) Used(name string) int64 {
 	return 0
 }
 
-// Step is a change of a disk that is about to happen. A write is two steps: a killed process leaves a
-// part of it.
+// Step is a change of a disk that is about to happen. A write is two steps: a killed process leaves
+// a part of it.
 type Step struct {
 	Name  string // of the operation and the file, for messages
 	Syncs bool   // it is a sync
 	Apply func()
 }
 
-// Hook is called for each step. It calls Apply, or returns an error that the operation then returns.
+// Hook is called for each step. It calls Apply, or returns an error that the operation then
+// returns.
 type Hook func(Step) error
 
 // Folder returns the disk as a folder of a program. hook may be nil.
@@ -247,7 +252,8 @@ func (f folder) Create(name string) (wal.File, error) {
 	return openFile{f, name, created}, err
 }
 
-// Rename implements wal.Folder. A crash may leave both names or, if the new one was there, its old file.
+// Rename implements wal.Folder. A crash may leave both names or, if the new one was there, its old
+// file.
 func (f folder) Rename(from, to string) error {
 	return f.step("rename to "+to, func() {
 		moved := f.disk.names[from]

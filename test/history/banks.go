@@ -12,8 +12,9 @@ import (
 	"holdfast/resp"
 )
 
-// A bank is a few accounts with the keys bank/generation/number. One transaction opens all of them with the same balance. Others move amounts between
-// them, so their sum never changes. The value of an account is its balance, a blank, and a text that no other value has.
+// A bank is a few accounts with the keys bank/generation/number. One transaction opens all of them
+// with the same balance. Others move amounts between them, so their sum never changes. The value of
+// an account is its balance, a blank, and a text that no other value has.
 const (
 	BankAccounts = 4
 	BankOpening  = 100 // balance of each account
@@ -41,7 +42,8 @@ func Balance(value string) (amount int, ok bool) {
 	return amount, err == nil
 }
 
-// Operations returns the operations of a transaction. For any other command it returns the command itself.
+// Operations returns the operations of a transaction. For any other command it returns the command
+// itself.
 func (o *Op) Operations() []Op {
 	if o.Verb == Txn {
 		return o.Parts
@@ -63,7 +65,8 @@ func (b *bank) isMet(o *Op) bool {
 	}
 }
 
-// step reports whether a reply is right for a bank, and returns the bank after the operation. A nil reply is right for every bank.
+// step reports whether a reply is right for a bank, and returns the bank after the operation. A nil
+// reply is right for every bank.
 func (b bank) step(o *Op, reply *resp.Reply) (bool, bank) {
 	if reply != nil && reply.Kind == resp.ReplyError {
 		return true, b
@@ -93,7 +96,12 @@ func (b bank) step(o *Op, reply *resp.Reply) (bool, bank) {
 	if o.Verb == Txn {
 		got = reply.Replies
 	}
-	return slices.EqualFunc(got, replies, func(a, b resp.Reply) bool { return a.Kind == b.Kind && string(a.Bulk) == string(b.Bulk) }), next
+	return slices.EqualFunc(got, replies,
+			func(a, b resp.Reply) bool {
+				return a.Kind == b.Kind &&
+					string(a.Bulk) == string(b.Bulk)
+			}),
+		next
 }
 
 func bankModel() porcupine.Model {
@@ -107,8 +115,8 @@ func bankModel() porcupine.Model {
 	}
 }
 
-// checkBanks: a transaction that reads all accounts of a bank sees all or none of them, and always the same sum. There is one order of all operations on a
-// bank that explains every reply.
+// checkBanks: a transaction that reads all accounts of a bank sees all or none of them, and always
+// the same sum. There is one order of all operations on a bank that explains every reply.
 func (j *judge) checkBanks() {
 	banks := make(map[string][]*Op)
 	for _, o := range j.history.Ops {

@@ -18,20 +18,23 @@ import (
 type Conditions struct {
 	// ClocksWild says that the clocks of a majority of the nodes may have been wrong.
 	ClocksWild bool
-	// QuotaTight reports whether a quota may have been used up during an operation; nil is never. WatchesTight says that the quota of watches may be
-	// used up at any time.
+	// QuotaTight reports whether a quota may have been used up during an operation; nil is never.
+	// WatchesTight says that the quota of watches may be used up at any time.
 	QuotaTight   func(*Op) bool
 	WatchesTight bool
-	// Restricted is the prefix of the ids of clients to which policy may deny operations at times; empty is none.
+	// Restricted is the prefix of the ids of clients to which policy may deny operations at times;
+	// empty is none.
 	Restricted string
-	// ArrivedInOrder reports whether two requests of one client, each sent once, certainly reached the leader in the order in which they were sent. If it is
-	// nil, the order of each client is not checked.
+	// ArrivedInOrder reports whether two requests of one client, each sent once, certainly reached
+	// the leader in the order in which they were sent. If it is nil, the order of each client is
+	// not checked.
 	ArrivedInOrder func(a, b *Op) bool
 	// NotificationsComplete says that no notification was given up, expired or lost during the run.
 	NotificationsComplete bool
 	// WatchTTL is how long a watch lasts that is not renewed; 0 is no limit.
 	WatchTTL time.Duration
-	// Patience bounds a search for an order of the operations on one key or bank. The checker makes at most two searches for each. 0 is no bound.
+	// Patience bounds a search for an order of the operations on one key or bank. The checker makes
+	// at most two searches for each. 0 is no bound.
 	Patience time.Duration
 }
 
@@ -46,17 +49,21 @@ type Findings struct {
 	Violations []Violation
 	// ExpectedNotes is how many notifications had to come, Repeated how many came again.
 	ExpectedNotes, Repeated int
-	// Checked is how many keys and banks (see banks.go) were checked against a model. Undecided is how many of them took too long.
+	// Checked is how many keys and banks (see banks.go) were checked against a model. Undecided is
+	// how many of them took too long.
 	Checked, Undecided int
 	// Sums is how many transactions read all accounts of a bank.
 	Sums int
 	// Scans is how many scans were checked, Pages how many pages they had.
 	Scans, Pages int
-	// Contested is how many lock acquisitions had their token used after another client had acquired the lock.
+	// Contested is how many lock acquisitions had their token used after another client had
+	// acquired the lock.
 	Contested int
-	// Ordered says that the order of each client was checked, Complete that notifications were checked for completeness.
+	// Ordered says that the order of each client was checked, Complete that notifications were
+	// checked for completeness.
 	Ordered, Complete bool
-	// picture shows the first key or bank whose replies no order of its operations explains. It is nil if there is none.
+	// picture shows the first key or bank whose replies no order of its operations explains. It is
+	// nil if there is none.
 	picture *picture
 }
 
@@ -79,13 +86,17 @@ const MaxViolations = 20
 
 func (j *judge) violation(check, format string, args ...any) {
 	if j.count[check]++; j.count[check] <= MaxViolations {
-		j.findings.Violations = append(j.findings.Violations, Violation{check, fmt.Sprintf(format, args...)})
+		j.findings.Violations = append(j.findings.Violations,
+			Violation{check, fmt.Sprintf(format, args...)})
 	}
 }
 
 // Check checks a history against docs/guarantees.md. The history must not change meanwhile.
 func Check(h *History, conditions Conditions) *Findings {
-	j := &judge{history: h, conditions: conditions, lastUse: make(map[hlc.Timestamp]time.Duration), count: make(map[string]int)}
+	j := &judge{
+		history: h, conditions: conditions, lastUse: make(map[hlc.Timestamp]time.Duration),
+		count: make(map[string]int),
+	}
 	for _, o := range h.Ops {
 		if !o.Token.IsZero() {
 			j.lastUse[o.Token] = max(j.lastUse[o.Token], o.Call)
@@ -102,7 +113,8 @@ func Check(h *History, conditions Conditions) *Findings {
 	j.checkErrors()
 	j.checkRepeats()
 	j.checkVersions()
-	j.findings.Ordered, j.findings.Complete = conditions.ArrivedInOrder != nil, conditions.NotificationsComplete
+	j.findings.Ordered, j.findings.Complete = conditions.ArrivedInOrder != nil,
+		conditions.NotificationsComplete
 	if conditions.ArrivedInOrder != nil {
 		j.checkOrder()
 	}
@@ -118,8 +130,9 @@ func Check(h *History, conditions Conditions) *Findings {
 	return &j.findings
 }
 
-// family returns the first level of a key. It shows what the workload (test/workload/families.go) uses the key for: r for registers, p for keys on which
-// one client sends without waiting for replies, brief for keys that expire, and so on.
+// family returns the first level of a key. It shows what the workload (test/workload/families.go)
+// uses the key for: r for registers, p for keys on which one client sends without waiting for
+// replies, brief for keys that expire, and so on.
 func family(key string) string {
 	name, _, _ := strings.Cut(key, "/")
 	return name
@@ -133,7 +146,8 @@ func (j *judge) checkErrors() {
 			continue
 		}
 		for _, set := range o.sets() {
-			if set.Value != "" && !o.Late && !o.Anonymous { // a copy of a late or anonymous SET may take effect after an error
+			if set.Value != "" && !o.Late && !o.Anonymous {
+				// a copy of a late or anonymous SET may take effect after an error
 				refused[set.Value] = o
 			}
 		}
@@ -144,9 +158,11 @@ func (j *judge) checkErrors() {
 		case errorTokenLower, errorTokenRequired:
 			explained = family(o.Key) == "protected"
 		case errorQuota:
-			explained = o.Verb == Notify && j.conditions.WatchesTight || j.conditions.QuotaTight != nil && j.conditions.QuotaTight(o)
+			explained = o.Verb == Notify && j.conditions.WatchesTight ||
+				j.conditions.QuotaTight != nil && j.conditions.QuotaTight(o)
 		case errorNotAuthorized:
-			explained = j.conditions.Restricted != "" && strings.HasPrefix(o.Client, j.conditions.Restricted)
+			explained = j.conditions.Restricted != "" &&
+				strings.HasPrefix(o.Client, j.conditions.Restricted)
 		case errorTimestamp, errorToken:
 			explained = j.conditions.ClocksWild
 		}
@@ -156,7 +172,8 @@ func (j *judge) checkErrors() {
 	}
 	for _, o := range j.history.Ops {
 		for _, value := range read(&o.Reply) {
-			if r := refused[value]; r != nil && r.Value != r.Client { // a lock's value is its client's id, so it does not identify one SET
+			if r := refused[value]; r != nil && r.Value != r.Client {
+				// a lock's value is its client's id, so it does not identify one SET
 				j.violation("effect after an error", "%s was seen by %s", r, o)
 			}
 		}
@@ -170,7 +187,8 @@ func (j *judge) checkErrors() {
 	}
 }
 
-// checkRepeats: all replies to one request are equal, except for GET, SCAN, anonymous and late requests.
+// checkRepeats: all replies to one request are equal, except for GET, SCAN, anonymous and late
+// requests.
 func (j *judge) checkRepeats() {
 	for _, o := range j.history.Ops {
 		if o.Verb == Get || o.Verb == Scan || o.Anonymous || o.Late {
@@ -178,13 +196,15 @@ func (j *judge) checkRepeats() {
 		}
 		for _, again := range o.Again {
 			if again.Payload != o.Payload || again.Version != o.Version {
-				j.violation("exactly once", "%s was answered %q %s as well", o, again.Payload, again.Version)
+				j.violation("exactly once", "%s was answered %q %s as well", o, again.Payload,
+					again.Version)
 			}
 		}
 	}
 }
 
-// checkVersions: a write that began after another one was answered has a higher version, and a value has one version.
+// checkVersions: a write that began after another one was answered has a higher version, and a
+// value has one version.
 func (j *judge) checkVersions() {
 	versions := make(map[string]hlc.Timestamp) // version of each value
 	given := make(map[hlc.Timestamp]*Op)
@@ -198,7 +218,9 @@ func (j *judge) checkVersions() {
 			j.violation("versions", "%s and %s have the same version", o, other)
 		}
 		given[o.Version] = o
-		if last := o.sets()[len(o.sets())-1]; family(o.Key) != "lock" && last.Value != "" && !o.Late { // a copy of a late SET may take effect again
+		if last := o.sets()[len(o.sets())-1]; family(o.Key) != "lock" && last.Value != "" &&
+			!o.Late {
+			// a copy of a late SET may take effect again
 			versions[last.Value] = o.Version
 		}
 	}
@@ -210,13 +232,17 @@ func (j *judge) checkVersions() {
 			}
 			switch version, known := versions[n.Value]; {
 			case known && version != n.Version:
-				j.violation("versions", "%s was told of %s %s with another version than it has: %s, not %s", client, n.Key, n.Value, n.Version, version)
-			case f == "bank": // the reply has only the version of the last SET, so the others are learned here
+				j.violation("versions",
+					"%s was told of %s %s with another version than it has: %s, not %s", client,
+					n.Key, n.Value, n.Version, version)
+			case f == "bank":
+				// the reply has only the version of the last SET, so the others are learned here
 				versions[n.Value] = n.Version
 			}
 		}
 	}
-	byReply := slices.SortedFunc(slices.Values(sets), func(a, b *Op) int { return cmp.Compare(a.Replied, b.Replied) })
+	byReply := slices.SortedFunc(slices.Values(sets),
+		func(a, b *Op) int { return cmp.Compare(a.Replied, b.Replied) })
 	slices.SortFunc(sets, func(a, b *Op) int { return cmp.Compare(a.Call, b.Call) })
 	var latest *Op
 	for _, o := range sets {
@@ -227,20 +253,24 @@ func (j *judge) checkVersions() {
 			byReply = byReply[1:]
 		}
 		if latest != nil && o.Version.Before(latest.Version) {
-			j.violation("versions", "%s began after %s was answered, and has a lower version", o, latest)
+			j.violation("versions", "%s began after %s was answered, and has a lower version", o,
+				latest)
 		}
 	}
 	for _, o := range j.history.Ops {
-		if !o.Known || o.Verb != Get || o.Reply.Kind != resp.ReplyBulk || family(o.Key) == "lock" || o.Anonymous {
+		if !o.Known || o.Verb != Get || o.Reply.Kind != resp.ReplyBulk || family(o.Key) == "lock" ||
+			o.Anonymous {
 			continue
 		}
-		if version, known := versions[string(o.Reply.Bulk)]; known && family(o.Key) != "anonymous" && version != o.Version {
+		if version, known := versions[string(o.Reply.Bulk)]; known &&
+			family(o.Key) != "anonymous" && version != o.Version {
 			j.violation("versions", "%s shows another version than the SET got: %s", o, version)
 		}
 	}
 }
 
-// checkOrder: requests that a client sends without waiting take effect in the order of sending, and its reads see its earlier writes.
+// checkOrder: requests that a client sends without waiting take effect in the order of sending, and
+// its reads see its earlier writes.
 func (j *judge) checkOrder() {
 	type stream struct{ client, key string }
 	sent := make(map[stream][]*Op)
@@ -249,17 +279,23 @@ func (j *judge) checkOrder() {
 			sent[stream{o.Client, o.Key}] = append(sent[stream{o.Client, o.Key}], o)
 		}
 	}
-	byClientAndKey := func(a, b stream) int { return cmp.Or(cmp.Compare(a.client, b.client), cmp.Compare(a.key, b.key)) }
+	byClientAndKey := func(a, b stream) int {
+		return cmp.Or(cmp.Compare(a.client, b.client),
+			cmp.Compare(a.key, b.key))
+	}
 	for _, from := range slices.SortedFunc(maps.Keys(sent), byClientAndKey) {
 		ops := sent[from]
 		slices.SortFunc(ops, func(a, b *Op) int { return cmp.Compare(a.Sequence, b.Sequence) })
 		var latest *Op
 		for _, o := range ops {
-			if !o.Known || !o.SentOnce() || o.Reply.Kind == resp.ReplyError || o.Verb == Notify || o.Verb == Stop {
+			if !o.Known || !o.SentOnce() || o.Reply.Kind == resp.ReplyError || o.Verb == Notify ||
+				o.Verb == Stop {
 				continue
 			}
-			if latest != nil && o.Version.Before(latest.Version) && j.conditions.ArrivedInOrder(latest, o) {
-				j.violation("order of a client", "%s was sent after %s, and took effect before it", o, latest)
+			if latest != nil && o.Version.Before(latest.Version) &&
+				j.conditions.ArrivedInOrder(latest, o) {
+				j.violation("order of a client", "%s was sent after %s, and took effect before it",
+					o, latest)
 			}
 			if o.Verb == Set && o.Applied() && (latest == nil || latest.Version.Before(o.Version)) {
 				latest = o
@@ -274,7 +310,8 @@ func (j *judge) checkFencing() {
 		if family(key) != "protected" {
 			continue
 		}
-		ops = slices.DeleteFunc(slices.Clone(ops), func(o *Op) bool { return o.Verb != Set || !o.Applied() })
+		ops = slices.DeleteFunc(slices.Clone(ops),
+			func(o *Op) bool { return o.Verb != Set || !o.Applied() })
 		slices.SortFunc(ops, func(a, b *Op) int { return a.Version.Compare(b.Version) })
 		for i := 1; i < len(ops); i++ {
 			if ops[i].Token.Before(ops[i-1].Token) {
@@ -284,14 +321,16 @@ func (j *judge) checkFencing() {
 	}
 }
 
-// checkLocks: no client acquires a lock before another client's time to live has passed, or that client has released it. The fencing token of a lock is the
-// version of the SET that acquired it: checkVersions checks that versions grow.
+// checkLocks: no client acquires a lock before another client's time to live has passed, or that
+// client has released it. The fencing token of a lock is the version of the SET that acquired it:
+// checkVersions checks that versions grow.
 func (j *judge) checkLocks() {
 	for key, ops := range j.history.inKeyOrder() {
 		if family(key) != "lock" {
 			continue
 		}
-		acquired := slices.DeleteFunc(slices.Clone(ops), func(o *Op) bool { return o.Verb != Set || !o.Applied() })
+		acquired := slices.DeleteFunc(slices.Clone(ops),
+			func(o *Op) bool { return o.Verb != Set || !o.Applied() })
 		slices.SortFunc(acquired, func(a, b *Op) int { return a.Version.Compare(b.Version) })
 		for i, o := range acquired {
 			heldUntil := o.Call + o.TTL
@@ -312,14 +351,18 @@ func (j *judge) checkLocks() {
 	}
 }
 
-// isContested reports whether the token of a lock acquisition was used after another client had acquired the lock: the first client did not know yet that
-// it had lost the lock.
+// isContested reports whether the token of a lock acquisition was used after another client had
+// acquired the lock: the first client did not know yet that it had lost the lock.
 func (j *judge) isContested(o *Op, later []*Op) bool {
 	last := j.lastUse[o.Version]
-	return slices.ContainsFunc(later, func(other *Op) bool { return other.Client != o.Client && other.Replied < last })
+	return slices.ContainsFunc(later, func(other *Op) bool {
+		return other.Client != o.Client &&
+			other.Replied < last
+	})
 }
 
-// checkExpiry: a key with a time to live exists until that has passed, and does not exist at the end of the run.
+// checkExpiry: a key with a time to live exists until that has passed, and does not exist at the
+// end of the run.
 func (j *judge) checkExpiry() {
 	for key, ops := range j.history.inKeyOrder() {
 		if family(key) != "brief" {
@@ -343,20 +386,24 @@ func (j *judge) checkExpiry() {
 	}
 }
 
-// checkLost: the last read of a key of the families flood and watched is no older than its last acknowledged SET. No model checks these keys.
+// checkLost: the last read of a key of the families flood and watched is no older than its last
+// acknowledged SET. No model checks these keys.
 func (j *judge) checkLost() {
 	acknowledged := make(map[string]*Op)
 	for _, o := range j.history.Ops {
-		if o.Verb == Set && o.Applied() && (acknowledged[o.Key] == nil || acknowledged[o.Key].Version.Before(o.Version)) {
+		if o.Verb == Set && o.Applied() &&
+			(acknowledged[o.Key] == nil || acknowledged[o.Key].Version.Before(o.Version)) {
 			acknowledged[o.Key] = o
 		}
 	}
 	for _, o := range j.history.Ops {
 		last := acknowledged[o.Key]
-		if !o.Final || !o.Known || last == nil || family(o.Key) != "flood" && family(o.Key) != "watched" {
+		if !o.Final || !o.Known || last == nil || family(o.Key) != "flood" &&
+			family(o.Key) != "watched" {
 			continue
 		}
-		lost := o.Reply.Kind == resp.ReplyBulk && o.Version.Before(last.Version) || o.Reply.Kind == resp.ReplyNull && family(o.Key) == "flood"
+		lost := o.Reply.Kind == resp.ReplyBulk && o.Version.Before(last.Version) ||
+			o.Reply.Kind == resp.ReplyNull && family(o.Key) == "flood"
 		if lost {
 			j.violation("acknowledged write lost", "%s after %s", o, last)
 		}
@@ -378,8 +425,8 @@ func (j *judge) checkLinearizable() {
 	}
 }
 
-// checkAgainstModel: there is an order of the operations in which the model gives every reply, and each takes effect between its call and its reply. key is
-// the key or the bank that they work on.
+// checkAgainstModel: there is an order of the operations in which the model gives every reply, and
+// each takes effect between its call and its reply. key is the key or the bank that they work on.
 func (j *judge) checkAgainstModel(model porcupine.Model, key string, ops []*Op) {
 	j.findings.Checked++
 	result, info := linearizable(model, ops, j.conditions.Patience)
@@ -389,7 +436,9 @@ func (j *judge) checkAgainstModel(model porcupine.Model, key string, ops []*Op) 
 		for _, o := range ops {
 			lines = append(lines, o.String())
 		}
-		j.violation("linearizability", "no order of the operations on %s explains their replies:\n    %s", key, strings.Join(lines, "\n    "))
+		j.violation("linearizability",
+			"no order of the operations on %s explains their replies:\n    %s", key,
+			strings.Join(lines, "\n    "))
 		if j.findings.picture == nil {
 			j.findings.picture = &picture{model, info}
 		}

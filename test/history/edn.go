@@ -14,11 +14,12 @@ import (
 	"holdfast/resp"
 )
 
-// This file writes histories in Jepsen's form, EDN, for Jepsen's checkers: a map in each line with :process, :type, :f, :value, and
-// :time in nanoseconds. A process has one operation at a time, and none after an unknown outcome: the next one is of another process.
+// This file writes histories in Jepsen's form, EDN, for Jepsen's checkers: a map in each line with
+// :process, :type, :f, :value, and :time in nanoseconds. A process has one operation at a time, and
+// none after an unknown outcome: the next one is of another process.
 
-// WriteKnossos writes the registers: :read, :write, :cas, :cas-or-create, :create, :delete and :delete-if on [key value]. Knossos reads it with
-// a model of a register that can be absent.
+// WriteKnossos writes the registers: :read, :write, :cas, :cas-or-create, :create, :delete and
+// :delete-if on [key value]. Knossos reads it with a model of a register that can be absent.
 func (h *History) WriteKnossos(w io.Writer) error {
 	return h.writeEDN(w, func(o *Op) (f, value string, ok bool) {
 		if family(o.Key) != "r" || o.Anonymous {
@@ -29,8 +30,8 @@ func (h *History) WriteKnossos(w io.Writer) error {
 	})
 }
 
-// WriteElle writes the keys that are only read and set, with values that are set once, as transactions of one operation each: what Elle's
-// rw-register takes.
+// WriteElle writes the keys that are only read and set, with values that are set once, as
+// transactions of one operation each: what Elle's rw-register takes.
 func (h *History) WriteElle(w io.Writer) error {
 	return h.writeEDN(w, func(o *Op) (f, value string, ok bool) {
 		if name := family(o.Key); name != "p" && name != "protected" {
@@ -47,8 +48,9 @@ func (h *History) WriteElle(w io.Writer) error {
 	})
 }
 
-// WriteElleTransactions writes the transactions on the accounts of banks, and the commands on them as transactions of one operation: what Elle's
-// rw-register takes. A condition is written as a read of the value that it expects.
+// WriteElleTransactions writes the transactions on the accounts of banks, and the commands on them
+// as transactions of one operation: what Elle's rw-register takes. A condition is written as a read
+// of the value that it expects.
 func (h *History) WriteElleTransactions(w io.Writer) error {
 	return h.writeEDN(w, func(o *Op) (f, value string, ok bool) {
 		if !isBanking(o) {
@@ -58,14 +60,17 @@ func (h *History) WriteElleTransactions(w io.Writer) error {
 		for i, part := range o.Operations() {
 			switch {
 			case part.Verb == Get:
-				if o.Applied() && i < len(o.Reply.Replies) { // checkSum reports a reply with too few elements
+				if o.Applied() && i < len(o.Reply.Replies) {
+					// checkSum reports a reply with too few elements
 					part.Known, part.Reply = true, o.Reply.Replies[i]
 				}
 				text = append(text, fmt.Sprintf("[:r %q %s]", part.Key, readEDN(&part)))
 			case part.Condition == NX:
-				text = append(text, fmt.Sprintf("[:r %q nil] [:w %q %q]", part.Key, part.Key, part.Value))
+				text = append(text,
+					fmt.Sprintf("[:r %q nil] [:w %q %q]", part.Key, part.Key, part.Value))
 			default:
-				text = append(text, fmt.Sprintf("[:r %q %q] [:w %q %q]", part.Key, part.Expected, part.Key, part.Value))
+				text = append(text, fmt.Sprintf("[:r %q %q] [:w %q %q]", part.Key, part.Expected,
+					part.Key, part.Value))
 			}
 		}
 		return ":txn", "[" + strings.Join(text, " ") + "]", true
@@ -80,19 +85,22 @@ func readEDN(o *Op) string {
 	return "nil"
 }
 
-// registerEDN returns :f and :value of an operation. f is empty for an operation that the register model lacks.
+// registerEDN returns :f and :value of an operation. f is empty for an operation that the register
+// model lacks.
 func registerEDN(o *Op) (f, value string) {
 	switch {
 	case o.Verb == Get:
 		return ":read", readEDN(o)
 	case o.Verb == Set && o.Condition == Always:
 		return ":write", strconv.Quote(o.Value)
-	case o.Verb == Set && o.Condition == IfVer: // values are unique, so a value stands for its version
+	case o.Verb == Set && o.Condition == IfVer:
+		// values are unique, so a value stands for its version
 		return ":cas", "[" + strconv.Quote(o.Expected) + " " + strconv.Quote(o.Value) + "]"
 	case o.Verb == Del && o.Condition == IfVer:
 		return ":delete-if", strconv.Quote(o.Expected)
 	case o.Verb == Set && o.Condition == NEX:
-		return ":cas-or-create", "[" + strconv.Quote(cmp.Or(o.Expected, o.Value)) + " " + strconv.Quote(o.Value) + "]"
+		return ":cas-or-create", "[" + strconv.Quote(cmp.Or(o.Expected, o.Value)) + " " +
+			strconv.Quote(o.Value) + "]"
 	case o.Verb == Set:
 		return ":create", strconv.Quote(o.Value)
 	case o.Verb == Del:
@@ -125,7 +133,9 @@ func (h *History) writeEDN(w io.Writer, describe func(*Op) (f, value string, ok 
 		if e.at != math.MaxInt64 {
 			at = strconv.FormatInt(int64(e.at), 10)
 		}
-		if _, err := fmt.Fprintf(buffered, "{:index %d, :process %d, :type %s, :f %s, :value %s, :time %s}\n", i, e.process, e.kind, f, value, at); err != nil {
+		if _, err := fmt.Fprintf(buffered,
+			"{:index %d, :process %d, :type %s, :f %s, :value %s, :time %s}\n", i, e.process,
+			e.kind, f, value, at); err != nil {
 			return err
 		}
 	}
@@ -136,7 +146,8 @@ func (h *History) writeEDN(w io.Writer, describe func(*Op) (f, value string, ok 
 func events(ops []*Op, wanted func(*Op) bool) (events []event) {
 	type process struct {
 		number int
-		free   time.Duration // when its last operation ended; the end of time if the outcome is unknown
+		// when its last operation ended; the end of time if the outcome is unknown
+		free time.Duration
 	}
 	processes := make(map[string][]*process) // by client
 	count := 0

@@ -2,8 +2,9 @@ package history
 
 import "cmp"
 
-// checkElements: of all clients that add the same element to a set, exactly one gets the reply that it did, and its element stays. An element is a key of the
-// family element, which clients add by SET NX.
+// checkElements: of all clients that add the same element to a set, exactly one gets the reply that
+// it did, and its element stays. An element is a key of the family element, which clients add by
+// SET NX.
 func (j *judge) checkElements() {
 	for key, ops := range j.history.inKeyOrder() {
 		if family(key) != "element" {
@@ -23,7 +24,8 @@ func (j *judge) checkElements() {
 			}
 		}
 		for _, o := range ops {
-			if o.Verb != Get || !o.Known || o.Reply.Error != "" || added == nil || o.Call < added.Replied {
+			if o.Verb != Get || !o.Known || o.Reply.Error != "" || added == nil ||
+				o.Call < added.Replied {
 				continue
 			}
 			if value := string(o.Reply.Bulk); value != added.Value {
@@ -39,7 +41,8 @@ func (j *judge) checkElements() {
 // firstRefused returns the first SET that was not applied because the element was there, or nil.
 func firstRefused(ops []*Op) (first *Op) {
 	for _, o := range ops {
-		if o.Verb == Set && o.Known && !o.Applied() && o.Reply.Error == "" && (first == nil || cmp.Less(o.Call, first.Call)) {
+		if o.Verb == Set && o.Known && !o.Applied() && o.Reply.Error == "" &&
+			(first == nil || cmp.Less(o.Call, first.Call)) {
 			first = o
 		}
 	}

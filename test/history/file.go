@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// line is one line of a history's file: an operation, a notification and its client, a gap, or an element of History.Odd or History.Ahead. The other fields are
-// empty.
+// line is one line of a history's file: an operation, a notification and its client, a gap, or an
+// element of History.Odd or History.Ahead. The other fields are empty.
 type line struct {
 	Op     *Op           `json:"op,omitempty"`
 	Client string        `json:"client,omitempty"` // client that got Note

@@ -1,5 +1,6 @@
-// Package history records what clients of the store saw, and checks it against the promises of docs/guarantees.md. It shares
-// the packages hlc and resp with the product. Its model of the store is not made from the product's state machine.
+// Package history records what clients of the store saw, and checks it against the promises of
+// docs/guarantees.md. It shares the packages hlc and resp with the product. Its model of the store
+// is not made from the product's state machine.
 package history
 
 import (
@@ -38,11 +39,14 @@ const (
 	Always Condition = ""
 	NX     Condition = "NX"
 	NEX    Condition = "NEX"
-	IfVer  Condition = "IFVER" // Expected is the value that had ExpectedVersion: it stands for the version, because values are unique
+	// Expected is the value that had ExpectedVersion: it stands for the version, because values are
+	// unique
+	IfVer Condition = "IFVER"
 )
 
-// Op is one operation as its client saw it. Times are since the beginning of the run. Until the end of the run only its client writes to it, from
-// several goroutines: a reply and a later copy are recorded under the client's mutex.
+// Op is one operation as its client saw it. Times are since the beginning of the run. Until the end
+// of the run only its client writes to it, from several goroutines: a reply and a later copy are
+// recorded under the client's mutex.
 type Op struct {
 	Number    int
 	Client    string
@@ -50,7 +54,8 @@ type Op struct {
 	Key       string
 	Value     string // SET, VDEL: the value, or the label of a long one (test/workload/label.go)
 	Condition Condition
-	Expected  string // NEX: the expected value, empty if that is Value; IFVER: the value that had ExpectedVersion
+	// NEX: the expected value, empty if that is Value; IFVER: the value that had ExpectedVersion
+	Expected string
 	// ExpectedVersion is the version that IFVER expects.
 	ExpectedVersion hlc.Timestamp
 	TTL             time.Duration
@@ -62,18 +67,21 @@ type Op struct {
 	Size            int  // size of the value in bytes, if Value is its label; otherwise 0
 	KeySize         int  // size of the key in bytes, if Key is its label; otherwise 0
 
-	// Wrapped says that a SET is sent as the only operation of a TXN. The reply is that of the operation.
+	// Wrapped says that a SET is sent as the only operation of a TXN. The reply is that of the
+	// operation.
 	Wrapped bool
 	Parts   []Op // TXN: its operations; fields of a reply are not set
 
 	Glob bool // KEYNOTIFY and STOP: the key is a pattern, and all keys that match are watched
 
-	ScanNumber int    // SCAN: number of the scan among its client's, from 1; all pages of a scan have the same
+	// SCAN: number of the scan among its client's, from 1; all pages of a scan have the same
+	ScanNumber int
 	After      string // SCAN: the continuation token, or its label; empty for the first page
 
 	Call     time.Duration // when the request was first published
 	Sendings []Sending     `json:"Copies"` // the first publication and all copies
-	// Replied to Version describe the first reply. Again has later replies: those to a write have to equal the first.
+	// Replied to Version describe the first reply. Again has later replies: those to a write have
+	// to equal the first.
 	Replied time.Duration
 	Known   bool
 	Reply   resp.Reply
@@ -87,8 +95,10 @@ type Op struct {
 
 // Sending is one publication of a request.
 type Sending struct {
-	At        time.Duration
-	Receivers []string // simulation: the sessions that got it; chaos: "broker" upon PUBACK; nil if it is not known to have reached the broker
+	At time.Duration
+	// simulation: the sessions that got it; chaos: "broker" upon PUBACK; nil if it is not known to
+	// have reached the broker
+	Receivers []string
 }
 
 // Repeat is a later reply to an operation that already had one.
@@ -178,8 +188,8 @@ func read(reply *resp.Reply) (values []string) {
 	return values
 }
 
-// Applied reports whether the operation is known to have taken effect. A TXN takes effect if its conditions hold, even if it only reads. It is false
-// for a GET, a SCAN and a KEYNOTIFY.
+// Applied reports whether the operation is known to have taken effect. A TXN takes effect if its
+// conditions hold, even if it only reads. It is false for a GET, a SCAN and a KEYNOTIFY.
 func (o *Op) Applied() bool {
 	switch o.Verb {
 	case Set:
@@ -193,8 +203,9 @@ func (o *Op) Applied() bool {
 	}
 }
 
-// Watches reports whether the operation begins or ends a watch that a key belongs to. In path.Match a '*' does not match a '/', in the store it does. For
-// the workload's patterns and keys both give the same result.
+// Watches reports whether the operation begins or ends a watch that a key belongs to. In path.Match
+// a '*' does not match a '/', in the store it does. For the workload's patterns and keys both give
+// the same result.
 func (o *Op) Watches(key string) bool {
 	if o.Verb != Notify && o.Verb != Stop {
 		return false
@@ -211,7 +222,8 @@ func (o *Op) Overloaded() bool {
 	return o.Known && o.Reply.Kind == resp.ReplyError && o.Reply.Error == errorOverloaded
 }
 
-// SentOnce reports whether the request was published once, and is known to have reached a session (simulation) or the broker (chaos).
+// SentOnce reports whether the request was published once, and is known to have reached a session
+// (simulation) or the broker (chaos).
 func (o *Op) SentOnce() bool { return len(o.Sendings) == 1 && len(o.Sendings[0].Receivers) > 0 }
 
 // Notification is a notification as its client saw it.
@@ -229,15 +241,16 @@ type Gap struct {
 	At     time.Duration
 }
 
-// History is what all clients saw. The Add methods, NotificationCount and Keys are safe for concurrent use. Use the fields and the other
-// methods only after the run.
+// History is what all clients saw. The Add methods, NotificationCount and Keys are safe for
+// concurrent use. Use the fields and the other methods only after the run.
 type History struct {
 	mu            sync.Mutex
 	Ops           []*Op
 	Notifications map[string][]Notification // by client
 	Gaps          []Gap
-	Odd           []string // descriptions of what no client should ever see, for instance of unreadable replies
-	Ahead         []string // descriptions of versions that are far ahead of real time
+	// descriptions of what no client should ever see, for instance of unreadable replies
+	Odd   []string
+	Ahead []string // descriptions of versions that are far ahead of real time
 }
 
 // New returns an empty history.
@@ -286,7 +299,8 @@ func (h *History) AddAhead(format string, args ...any) {
 	h.Ahead = append(h.Ahead, fmt.Sprintf(format, args...))
 }
 
-// Keys returns all keys of operations and of the parts of transactions. It leaves out patterns, and keys that are recorded as labels.
+// Keys returns all keys of operations and of the parts of transactions. It leaves out patterns, and
+// keys that are recorded as labels.
 func (h *History) Keys() (keys []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -310,11 +324,13 @@ func (h *History) Keys() (keys []string) {
 
 // gapBetween reports whether a client may have missed something between two moments.
 func (h *History) gapBetween(client string, from, to time.Duration) bool {
-	return slices.ContainsFunc(h.Gaps, func(g Gap) bool { return g.Client == client && g.At >= from && g.At <= to })
+	return slices.ContainsFunc(h.Gaps,
+		func(g Gap) bool { return g.Client == client && g.At >= from && g.At <= to })
 }
 
-// byKey returns the operations of each key, in the order in which they were added. The key of a SCAN or of a watch of a pattern is the
-// pattern. The key of a TXN is what the keys of its parts begin with.
+// byKey returns the operations of each key, in the order in which they were added. The key of a
+// SCAN or of a watch of a pattern is the pattern. The key of a TXN is what the keys of its parts
+// begin with.
 func (h *History) byKey() map[string][]*Op {
 	keys := make(map[string][]*Op)
 	for _, o := range h.Ops {

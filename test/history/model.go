@@ -13,7 +13,8 @@ import (
 	"holdfast/resp"
 )
 
-// This file has the model of one key. It is written from the protocol, and not from the product's state machine.
+// This file has the model of one key. It is written from the protocol, and not from the product's
+// state machine.
 
 // register is the state of a key that does not expire.
 type register struct {
@@ -32,7 +33,8 @@ const (
 	errorToken         = "the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized"
 )
 
-// step reports whether a reply is right for a state, and returns the state after the operation. An unknown reply is right for every state.
+// step reports whether a reply is right for a state, and returns the state after the operation. An
+// unknown reply is right for every state.
 func step(state register, o *Op, known bool, reply *resp.Reply) (bool, register) {
 	if known && reply.Kind == resp.ReplyError {
 		switch reply.Error {
@@ -95,7 +97,8 @@ func stepWrite(state register, o *Op, known bool, reply *resp.Reply) (bool, regi
 	return is(resp.ReplyInteger, 1), register{}
 }
 
-// input is the input of an operation in porcupine's sense. The output is a *resp.Reply, nil if the outcome is unknown.
+// input is the input of an operation in porcupine's sense. The output is a *resp.Reply, nil if the
+// outcome is unknown.
 type input struct{ op *Op }
 
 func registerModel() porcupine.Model {
@@ -117,9 +120,12 @@ func registerModel() porcupine.Model {
 	}
 }
 
-// linearizable checks the operations on one key or bank. Of the operations of unknown outcome, its first search includes only those that set a value
-// that was read. That search is quick. If it finds an order, the operations that it left out can follow at the end of that order.
-func linearizable(model porcupine.Model, ops []*Op, limit time.Duration) (porcupine.CheckResult, porcupine.LinearizationInfo) {
+// linearizable checks the operations on one key or bank. Of the operations of unknown outcome, its
+// first search includes only those that set a value that was read. That search is quick. If it
+// finds an order, the operations that it left out can follow at the end of that order.
+func linearizable(model porcupine.Model, ops []*Op, limit time.Duration) (porcupine.CheckResult,
+	porcupine.LinearizationInfo,
+) {
 	seen := make(map[string]bool)
 	for _, o := range ops {
 		for _, value := range read(&o.Reply) {
@@ -132,14 +138,17 @@ func linearizable(model porcupine.Model, ops []*Op, limit time.Duration) (porcup
 		}
 	}
 	wasSeen := func(set *Op) bool { return seen[set.Value] }
-	operations := toPorcupine(ops, func(o *Op) bool { return o.Known || slices.ContainsFunc(o.sets(), wasSeen) })
+	operations := toPorcupine(ops,
+		func(o *Op) bool { return o.Known || slices.ContainsFunc(o.sets(), wasSeen) })
 	if porcupine.CheckOperationsTimeout(model, operations, limit) == porcupine.Ok {
 		return porcupine.Ok, porcupine.LinearizationInfo{}
 	}
-	return porcupine.CheckOperationsVerbose(model, toPorcupine(ops, func(*Op) bool { return true }), limit)
+	return porcupine.CheckOperationsVerbose(model, toPorcupine(ops, func(*Op) bool { return true }),
+		limit)
 }
 
-// toPorcupine converts the wanted operations for porcupine. It leaves out reads of unknown outcome, which restrict no order.
+// toPorcupine converts the wanted operations for porcupine. It leaves out reads of unknown outcome,
+// which restrict no order.
 func toPorcupine(ops []*Op, wanted func(*Op) bool) (operations []porcupine.Operation) {
 	clients := make(map[string]int)
 	id := func(client string) int {
@@ -151,7 +160,8 @@ func toPorcupine(ops []*Op, wanted func(*Op) bool) (operations []porcupine.Opera
 	var reads []porcupine.Operation
 	for _, o := range ops {
 		operation := porcupine.Operation{
-			ClientId: id(o.Client), Input: input{o}, Call: int64(o.Call), Output: (*resp.Reply)(nil), Return: math.MaxInt64,
+			ClientId: id(o.Client), Input: input{o}, Call: int64(o.Call),
+			Output: (*resp.Reply)(nil), Return: math.MaxInt64,
 		}
 		if o.Known {
 			operation.Output, operation.Return = &o.Reply, int64(o.Replied)
@@ -171,11 +181,13 @@ func toPorcupine(ops []*Op, wanted func(*Op) bool) (operations []porcupine.Opera
 	return append(operations, needed(ops, reads)...)
 }
 
-// needed returns the reads without those whose interval contains the interval of another read with the same reply: the two can be ordered side by
-// side. If only one SET writes a value, the interval of its reads begins no earlier than the call of that SET. Copies that a broker delivers
-// minutes later make many unneeded reads, and the search for an order would try all of them.
+// needed returns the reads without those whose interval contains the interval of another read with
+// the same reply: the two can be ordered side by side. If only one SET writes a value, the interval
+// of its reads begins no earlier than the call of that SET. Copies that a broker delivers minutes
+// later make many unneeded reads, and the search for an order would try all of them.
 func needed(ops []*Op, reads []porcupine.Operation) (left []porcupine.Operation) {
-	set, ambiguous := make(map[string]int64), make(map[string]bool) // by value: when a SET of it began, and whether there are several
+	// by value: when a SET of it began, and whether there are several
+	set, ambiguous := make(map[string]int64), make(map[string]bool)
 	for _, o := range ops {
 		for _, one := range o.sets() {
 			_, again := set[one.Value]
@@ -187,14 +199,19 @@ func needed(ops []*Op, reads []porcupine.Operation) (left []porcupine.Operation)
 	for _, r := range reads {
 		reply := r.Output.(*resp.Reply)
 		value := string(reply.Bulk)
-		if began, known := set[value]; known && !ambiguous[value] && reply.Kind == resp.ReplyBulk && began < r.Return {
+		if began, known := set[value]; known && !ambiguous[value] && reply.Kind == resp.ReplyBulk &&
+			began < r.Return {
 			r.Call = max(r.Call, began)
 		}
 		key := fmt.Sprint(r.Input.(input).op.Key, reply.Kind, reply.Integer, reply.Error, value)
 		byReply[key] = append(byReply[key], r)
 	}
 	for _, same := range byReply {
-		slices.SortFunc(same, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
+		slices.SortFunc(same, func(a,
+			b porcupine.Operation,
+		) int {
+			return cmp.Compare(a.Return, b.Return)
+		})
 		latest := int64(math.MinInt64) // latest call of the needed reads that returned before
 		for _, r := range same {
 			if r.Call > latest {
@@ -206,7 +223,8 @@ func needed(ops []*Op, reads []porcupine.Operation) (left []porcupine.Operation)
 	return left
 }
 
-// WritePicture writes porcupine's picture, in HTML, of the first key or bank that no order explains. Without one it writes no file.
+// WritePicture writes porcupine's picture, in HTML, of the first key or bank that no order
+// explains. Without one it writes no file.
 func (f *Findings) WritePicture(path string) error {
 	if f.picture == nil {
 		return nil

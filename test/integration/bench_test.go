@@ -23,7 +23,8 @@ type benchResult struct {
 
 func bench(t *testing.T, address string, arguments ...string) (r benchResult) {
 	t.Helper()
-	out, code := holdfast(t, address, "", append([]string{"bench", "-q", "-o", "json", "--duration", "1s"}, arguments...)...)
+	out, code := holdfast(t, address, "",
+		append([]string{"bench", "-q", "-o", "json", "--duration", "1s"}, arguments...)...)
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, out)
 	}
@@ -36,17 +37,21 @@ func bench(t *testing.T, address string, arguments ...string) (r benchResult) {
 	return r
 }
 
-// holdfast bench fills its keys if asked, measures a closed loop or an open loop at a fixed rate, and writes a histogram. It rejects invalid flags.
+// holdfast bench fills its keys if asked, measures a closed loop or an open loop at a fixed rate,
+// and writes a histogram. It rejects invalid flags.
 func TestBenchHoldsRateAndWritesAHistogram(t *testing.T) {
 	target := startBehindMosquitto(t)
-	if r := bench(t, target.address, "--outstanding", "8", "--clients", "2", "--ratio", "50:50", "--keys", "50", "--fill", "--warmup", "100ms"); r.Clients != 2 || r.TargetRate != 0 {
+	if r := bench(t, target.address, "--outstanding", "8", "--clients", "2", "--ratio", "50:50",
+		"--keys", "50", "--fill", "--warmup", "100ms"); r.Clients != 2 || r.TargetRate != 0 {
 		t.Errorf("closed loop: %+v", r)
 	}
-	if out, code := holdfast(t, target.address, "", "get", "holdfast-bench/00049"); code != 0 || len(out) < 100 {
+	if out, code := holdfast(t, target.address, "", "get", "holdfast-bench/00049"); code != 0 ||
+		len(out) < 100 {
 		t.Errorf("the keys were not filled: %d bytes, exit code %d", len(out), code)
 	}
 	file := filepath.Join(t.TempDir(), "latency.hgrm")
-	if r := bench(t, target.address, "--rate", "200", "--outstanding", "64", "--histogram", file); r.Rate < 150 || r.Rate > 210 || r.TargetRate != 200 {
+	if r := bench(t, target.address, "--rate", "200", "--outstanding", "64", "--histogram",
+		file); r.Rate < 150 || r.Rate > 210 || r.TargetRate != 200 {
 		t.Errorf("open loop at 200/s: %+v", r)
 	}
 	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "Percentile") {
@@ -58,7 +63,8 @@ func TestBenchHoldsRateAndWritesAHistogram(t *testing.T) {
 	}
 	for _, wrong := range [][]string{{"--rate", "-1"}, {"--ratio", "x"}, {"--client-id", "c"}} {
 		t.Run(strings.Join(wrong, " "), func(t *testing.T) {
-			if out, code := holdfast(t, target.address, "", append([]string{"bench"}, wrong...)...); code != 2 {
+			if out, code := holdfast(t, target.address, "",
+				append([]string{"bench"}, wrong...)...); code != 2 {
 				t.Errorf("%q: exit code %d: %s", wrong, code, out)
 			}
 		})

@@ -32,16 +32,23 @@ type memberInfo struct {
 	TrailsLeaderBy uint64 `json:"trailsLeaderBy"`
 }
 
-// newMember prepares a process of a cluster, and does not start it. address is where the other members reach it; peers is the value of --cluster.peers.
+// newMember prepares a process of a cluster, and does not start it. address is where the other
+// members reach it; peers is the value of --cluster.peers.
 func newMember(t testing.TB, id, broker, address, peers string, extra ...string) *server {
 	t.Helper()
-	s := &server{health: fmt.Sprintf("127.0.0.1:%d", freePort(t)), admin: fmt.Sprintf("127.0.0.1:%d", freePort(t)), id: id, peer: address}
+	s := &server{
+		health: fmt.Sprintf("127.0.0.1:%d", freePort(t)),
+		admin:  fmt.Sprintf("127.0.0.1:%d", freePort(t)), id: id, peer: address,
+	}
 	s.dataDir = filepath.Join(t.TempDir(), id)
 	s.arguments = append([]string{
-		"server", "--node.id", id, "--node.dataDir", s.dataDir, "--broker.addresses", broker, "--health.listen", s.health,
-		"--admin.listen", s.admin, "--cluster.listen", address, "--cluster.advertise", address, "--cluster.peers", peers,
+		"server", "--node.id", id, "--node.dataDir", s.dataDir, "--broker.addresses", broker,
+		"--health.listen", s.health,
+		"--admin.listen", s.admin, "--cluster.listen", address, "--cluster.advertise", address,
+		"--cluster.peers", peers,
 	}, extra...)
-	if !slices.ContainsFunc(extra, func(a string) bool { return strings.HasPrefix(a, "--cluster.tls") }) {
+	if !slices.ContainsFunc(extra,
+		func(a string) bool { return strings.HasPrefix(a, "--cluster.tls") }) {
 		s.arguments = append(s.arguments, "--cluster.tls.insecure")
 	}
 	return s
@@ -57,7 +64,8 @@ func prepareMembers(t testing.TB, size int, broker string, extra ...string) (lis
 		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, addresses[i]))
 	}
 	for i := range size {
-		list = append(list, newMember(t, fmt.Sprintf("n%d", i+1), broker, addresses[i], strings.Join(peers, ","), extra...))
+		list = append(list, newMember(t, fmt.Sprintf("n%d", i+1), broker, addresses[i],
+			strings.Join(peers, ","), extra...))
 	}
 	return list
 }
@@ -119,7 +127,8 @@ func (m members) leader(t testing.TB) *server {
 	testwait.Until(t, "somebody leads", func() bool {
 		for _, asked := range m.running() {
 			var list []memberInfo
-			if code, err := asked.api(http.MethodGet, "/v1/members", nil, &list); err != nil || code != http.StatusOK {
+			if code, err := asked.api(http.MethodGet, "/v1/members", nil, &list); err != nil ||
+				code != http.StatusOK {
 				continue
 			}
 			for _, member := range list {
@@ -169,13 +178,19 @@ type sample struct {
 	took  time.Duration
 }
 
-// startLoad makes clients, each of which sends a SET, waits for its answer, reads it back, and pauses.
+// startLoad makes clients, each of which sends a SET, waits for its answer, reads it back, and
+// pauses.
 func startLoad(t testing.TB, broker string, clients int, pause time.Duration) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{t: t, cancel: cancel, versions: make(map[string]string)}
 	for i := range clients {
-		c, err := client.Connect(ctx, client.Config{Addresses: []string{broker}, ClientID: fmt.Sprintf("load-%d-%d", time.Now().UnixNano(), i), Timeout: 10 * time.Second})
+		c, err := client.Connect(ctx,
+			client.Config{
+				Addresses: []string{broker},
+				ClientID:  fmt.Sprintf("load-%d-%d", time.Now().UnixNano(), i),
+				Timeout:   10 * time.Second,
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +217,8 @@ func (l *load) run(ctx context.Context, c *client.Client, number int, pause time
 		began = time.Now()
 		value, read, err := c.Get(context.WithoutCancel(ctx), key)
 		if err != nil || string(value) != key || read != version {
-			l.t.Errorf("GET %s after %v: %q %v %v; want version %v", key, time.Since(began), value, read, err, version)
+			l.t.Errorf("GET %s after %v: %q %v %v; want version %v", key, time.Since(began), value,
+				read, err, version)
 			return
 		}
 		l.record(began)
@@ -241,7 +257,8 @@ func (l *load) progress(more int) {
 	})
 }
 
-// delaysAround returns the delays of the answered requests that were under way between two moments, ascending.
+// delaysAround returns the delays of the answered requests that were under way between two moments,
+// ascending.
 func (l *load) delaysAround(from, to time.Time) (delays []time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,10 +271,12 @@ func (l *load) delaysAround(from, to time.Time) (delays []time.Duration) {
 	return delays
 }
 
-// check reads every key once more. It must have the version with which its SET was acknowledged: then the SET was applied exactly once.
+// check reads every key once more. It must have the version with which its SET was acknowledged:
+// then the SET was applied exactly once.
 func (l *load) check(t testing.TB, broker string) {
 	t.Helper()
-	store, err := client.Connect(context.Background(), client.Config{Addresses: []string{broker}, Timeout: 30 * time.Second})
+	store, err := client.Connect(context.Background(),
+		client.Config{Addresses: []string{broker}, Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,8 @@ import (
 	"holdfast/internal/testwait"
 )
 
-// acknowledged records what the server has acknowledged. It belongs to the test, which outlives the killed server.
+// acknowledged records what the server has acknowledged. It belongs to the test, which outlives the
+// killed server.
 type acknowledged struct {
 	mu       sync.Mutex
 	values   map[string]int // the last value of each key whose SET was answered
@@ -38,8 +39,9 @@ func (a *acknowledged) record(t *testing.T, key string, value int, version strin
 // kills is how often the server is killed with the log store wal. With boltdb it is half as often.
 const kills = 100
 
-// A server that is killed at random moments under load, a hundred times, loses nothing that it acknowledged: no value, version, fencing token or time to
-// live. It never gives a version twice. No request fails, because the broker keeps the requests that were not answered.
+// A server that is killed at random moments under load, a hundred times, loses nothing that it
+// acknowledged: no value, version, fencing token or time to live. It never gives a version twice.
+// No request fails, because the broker keeps the requests that were not answered.
 func TestKilledNodesLoseNothingAnswered(t *testing.T) {
 	t.Parallel() // it mostly waits
 	t.Run("wal", func(t *testing.T) { testKill(t, "wal", kills) })
@@ -49,17 +51,22 @@ func TestKilledNodesLoseNothingAnswered(t *testing.T) {
 func testKill(t *testing.T, logStore string, count int) {
 	t.Parallel()
 	broker := startMosquitto(t)
-	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--log.level", "warn", "--cluster.logStore", logStore)
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--log.level", "warn",
+		"--cluster.logStore", logStore)
 	s.waitReady(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	store := connectClient(t, broker.address)
 	token, _ := client.ParseVersion("1000:0:StateStore")
-	lock, err := store.Set(ctx, "lock", []byte("holder"), client.Expire(10*time.Minute), client.Fence(token))
+	lock, err := store.Set(ctx, "lock", []byte("holder"), client.Expire(10*time.Minute),
+		client.Fence(token))
 	if err != nil {
 		t.Fatal(err)
 	}
-	acks := &acknowledged{values: map[string]int{}, versions: map[string]string{}, seen: map[string]bool{lock.String(): true}}
+	acks := &acknowledged{
+		values: map[string]int{}, versions: map[string]string{},
+		seen: map[string]bool{lock.String(): true},
+	}
 	var writers sync.WaitGroup
 	for i := range 8 {
 		writers.Go(func() {
@@ -92,15 +99,18 @@ func testKill(t *testing.T, logStore string, count int) {
 	s.waitReady(t)
 	checkAcknowledged(t, store, acks)
 
-	// The lock has its version and its token. Below, a key with a time to live expires although the server was killed meanwhile.
+	// The lock has its version and its token. Below, a key with a time to live expires although the
+	// server was killed meanwhile.
 	value, version, err := store.Get(t.Context(), "lock")
 	if string(value) != "holder" || version != lock || err != nil {
 		t.Errorf("lock: %q %v, %v; want the version %v", value, version, err, lock)
 	}
-	if _, err := store.Set(t.Context(), "lock", nil); !errors.Is(err, client.ErrFencingTokenRequired) {
+	if _, err := store.Set(t.Context(), "lock", nil); !errors.Is(err,
+		client.ErrFencingTokenRequired) {
 		t.Errorf("the token was lost: %v", err)
 	}
-	if _, err := store.Set(t.Context(), "short", nil, client.Expire(300*time.Millisecond)); err != nil {
+	if _, err := store.Set(t.Context(), "short", nil,
+		client.Expire(300*time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
 	s.kill()
@@ -114,7 +124,8 @@ func testKill(t *testing.T, logStore string, count int) {
 
 func connectClient(t *testing.T, address string) *client.Client {
 	t.Helper()
-	store, err := client.Connect(t.Context(), client.Config{Addresses: []string{address}, Timeout: 30 * time.Second})
+	store, err := client.Connect(t.Context(),
+		client.Config{Addresses: []string{address}, Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,13 +148,14 @@ func checkAcknowledged(t *testing.T, store *client.Client, acks *acknowledged) {
 		case got < want || got > want+1: // the next SET may have been under way
 			t.Errorf("%s is %d, but %d was acknowledged", key, got, want)
 		case got == want && version.String() != acks.versions[key]:
-			t.Errorf("%s has the version %v, but %s was acknowledged", key, version, acks.versions[key])
+			t.Errorf("%s has the version %v, but %s was acknowledged", key, version,
+				acks.versions[key])
 		}
 	}
 }
 
-// After a restart of the broker under load, requests, locks and watches go on by themselves, and nothing that was acknowledged is lost. A watcher learns
-// that it may have missed changes.
+// After a restart of the broker under load, requests, locks and watches go on by themselves, and
+// nothing that was acknowledged is lost. A watcher learns that it may have missed changes.
 func TestBrokerRestartUnderLoadLosesNothing(t *testing.T) {
 	broker := startMosquitto(t)
 	newServer(t, "mqtt://"+broker.address, t.TempDir()).waitReady(t)
@@ -158,7 +170,10 @@ func TestBrokerRestartUnderLoadLosesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	acks := &acknowledged{values: map[string]int{}, versions: map[string]string{}, seen: map[string]bool{}}
+	acks := &acknowledged{
+		values: map[string]int{}, versions: map[string]string{},
+		seen: map[string]bool{},
+	}
 	var writers sync.WaitGroup
 	for i := range 4 {
 		writers.Go(func() {
@@ -186,7 +201,8 @@ func TestBrokerRestartUnderLoadLosesNothing(t *testing.T) {
 		broker.start(t)
 	}
 	before := progress()
-	testwait.Until(t, "writes go on after the last restart", func() bool { return progress() > before+20 })
+	testwait.Until(t, "writes go on after the last restart",
+		func() bool { return progress() > before+20 })
 	cancel()
 	writers.Wait()
 	checkAcknowledged(t, store, acks)
@@ -217,7 +233,8 @@ func TestBrokerRestartUnderLoadLosesNothing(t *testing.T) {
 	})
 }
 
-// SIGTERM stops a server within seconds, also if its broker is down. Requests that were under way are answered, by this process or by the next.
+// SIGTERM stops a server within seconds, also if its broker is down. Requests that were under way
+// are answered, by this process or by the next.
 func TestStopAnswersWhatIsUnderWay(t *testing.T) {
 	broker := startMosquitto(t)
 	dir := t.TempDir()
@@ -230,7 +247,8 @@ func TestStopAnswersWhatIsUnderWay(t *testing.T) {
 	for i := range 16 {
 		writers.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
-				if _, err := store.Set(ctx, fmt.Sprint(i), []byte(strconv.Itoa(n))); err != nil && ctx.Err() == nil {
+				if _, err := store.Set(ctx, fmt.Sprint(i), []byte(strconv.Itoa(n))); err != nil &&
+					ctx.Err() == nil {
 					t.Errorf("a request failed over a restart: %v", err)
 					return
 				}
@@ -266,13 +284,16 @@ func TestSnapshotIsInspectedAndADamagedOneRefused(t *testing.T) {
 	}
 	file := t.TempDir() + "/backup.snap"
 	admin := "http://" + s.admin
-	if out, code := holdfast(t, broker.address, "", "raft", "snapshot", "save", file, "--admin", admin); code != 0 {
+	if out, code := holdfast(t, broker.address, "", "raft", "snapshot", "save", file, "--admin",
+		admin); code != 0 {
 		t.Fatal(out)
 	}
-	if out, code := holdfast(t, broker.address, "", "raft", "snapshot", "inspect", file, "-o", "json"); code != 0 || !strings.Contains(out, `"keys":100`) {
+	if out, code := holdfast(t, broker.address, "", "raft", "snapshot", "inspect", file, "-o",
+		"json"); code != 0 || !strings.Contains(out, `"keys":100`) {
 		t.Errorf("code %d: %s", code, out)
 	}
-	if out, code := holdfast(t, broker.address, "", "raft", "snapshot", "take", "--admin", admin); code != 0 {
+	if out, code := holdfast(t, broker.address, "", "raft", "snapshot", "take", "--admin",
+		admin); code != 0 {
 		t.Error(out)
 	}
 	s.kill()
@@ -285,7 +306,8 @@ func TestSnapshotIsInspectedAndADamagedOneRefused(t *testing.T) {
 	if _, code := holdfast(t, broker.address, "", "raft", "snapshot", "inspect", file); code != 3 {
 		t.Errorf("a damaged snapshot: code %d", code)
 	}
-	if out, code := holdfast(t, broker.address, "", "status", "--admin", admin); code != 0 || !strings.Contains(out, "leader") {
+	if out, code := holdfast(t, broker.address, "", "status", "--admin", admin); code != 0 ||
+		!strings.Contains(out, "leader") {
 		t.Errorf("status: code %d: %s", code, out)
 	}
 }

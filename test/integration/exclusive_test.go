@@ -22,8 +22,8 @@ func body(url string) string {
 	return string(text)
 }
 
-// † Two clusters with different names at one broker: the second serves nobody, and both say so. When the first is gone, the
-// second serves.
+// † Two clusters with different names at one broker: the second serves nobody, and both say so.
+// When the first is gone, the second serves.
 func TestSecondClusterAtABrokerDoesNotServe(t *testing.T) {
 	t.Parallel() // it mostly waits
 	m := startMosquitto(t)
@@ -34,18 +34,21 @@ func TestSecondClusterAtABrokerDoesNotServe(t *testing.T) {
 	}
 	second := newServer(t, "mqtt://"+m.address, t.TempDir(), "--cluster.name", "trial")
 	testwait.Until(t, "the second says who is there", func() bool {
-		return strings.Contains(body("http://"+second.health+"/readyz"), `another store answers requests at this broker (cluster and node "plant/n1")`)
+		return strings.Contains(body("http://"+second.health+"/readyz"),
+			`another store answers requests at this broker (cluster and node "plant/n1")`)
 	})
 	testwait.Until(t, "the first knows of the second", func() bool {
 		text := body("http://" + first.health + "/readyz")
 		return strings.HasPrefix(text, "ok\n") && strings.Contains(text, `"trial/n1"`)
 	})
 	for range 20 { // the second would say that the key is not there
-		if value, code := holdfast(t, m.address, "", "get", "k"); code != 0 || strings.TrimSpace(value) != "v" {
+		if value, code := holdfast(t, m.address, "", "get", "k"); code != 0 ||
+			strings.TrimSpace(value) != "v" {
 			t.Fatalf("%q, exit code %d", value, code)
 		}
 	}
-	if text := body("http://" + second.health + "/metrics"); !strings.Contains(text, "\nholdfast_other_store 1\n") {
+	if text := body("http://" + second.health + "/metrics"); !strings.Contains(text,
+		"\nholdfast_other_store 1\n") {
 		t.Error("the second's metric does not show the first")
 	}
 	if code, _ := first.stop(); code != 0 {
@@ -58,8 +61,8 @@ func TestSecondClusterAtABrokerDoesNotServe(t *testing.T) {
 	second.stop()
 }
 
-// † A leader whose connection breaks for a moment goes to the second broker of its list, where nobody hears it. It hands
-// over, says so, and comes back.
+// † A leader whose connection breaks for a moment goes to the second broker of its list, where
+// nobody hears it. It hands over, says so, and comes back.
 func TestNodeAtTheSecondBrokerComesBack(t *testing.T) {
 	t.Parallel() // it mostly waits
 	first, second := startMosquitto(t), startMosquitto(t)
@@ -67,16 +70,19 @@ func TestNodeAtTheSecondBrokerComesBack(t *testing.T) {
 	proxies := make(map[*server]*tcpproxy.Proxy)
 	for _, s := range list {
 		proxies[s] = tcpproxy.Start(t, first.address)
-		s.arguments[slices.Index(s.arguments, "--broker.addresses")+1] = "mqtt://" + proxies[s].Address() + ",mqtt://" + second.address
+		s.arguments[slices.Index(s.arguments, "--broker.addresses")+1] = "mqtt://" +
+			proxies[s].Address() + ",mqtt://" + second.address
 		s.start(t)
 	}
 	list.waitReady(t)
 	leader := list.leader(t)
 	proxies[leader].Set(tcpproxy.Refusing)
 	testwait.Until(t, "it says that it is at another broker", func() bool {
-		return strings.Contains(body("http://"+leader.health+"/readyz"), "not at the same broker as the others")
+		return strings.Contains(body("http://"+leader.health+"/readyz"),
+			"not at the same broker as the others")
 	})
-	if text := body("http://" + leader.health + "/metrics"); !strings.Contains(text, "\nholdfast_other_broker 1\n") {
+	if text := body("http://" + leader.health + "/metrics"); !strings.Contains(text,
+		"\nholdfast_other_broker 1\n") {
 		t.Error("the metric does not show it")
 	}
 	testwait.Until(t, "clients are answered", func() bool {

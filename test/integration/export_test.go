@@ -42,7 +42,8 @@ func (r *exportRig) set(key, value string, options ...client.Option) {
 
 func (r *exportRig) export(arguments ...string) string {
 	r.t.Helper()
-	out, code := holdfast(r.t, r.broker, "", append([]string{"keys", "export", "--admin", r.admin}, arguments...)...)
+	out, code := holdfast(r.t, r.broker, "",
+		append([]string{"keys", "export", "--admin", r.admin}, arguments...)...)
 	if code != 0 {
 		r.t.Fatalf("exit code %d: %s", code, out)
 	}
@@ -54,7 +55,8 @@ func (r *exportRig) importing(stdin string, arguments ...string) (string, int) {
 	return holdfast(r.t, r.broker, stdin, append([]string{"keys", "import"}, arguments...)...)
 }
 
-// withoutVersions drops the versions, and replaces the milliseconds of each time to live: an import keeps neither exactly.
+// withoutVersions drops the versions, and replaces the milliseconds of each time to live: an import
+// keeps neither exactly.
 func withoutVersions(lines string) string {
 	var out strings.Builder
 	for line := range strings.Lines(lines) {
@@ -68,7 +70,8 @@ func withoutVersions(lines string) string {
 	return out.String()
 }
 
-// The import of an export into another store gives the same keys: binary keys and values, times to live, fencing tokens. Only the versions differ.
+// The import of an export into another store gives the same keys: binary keys and values, times to
+// live, fencing tokens. Only the versions differ.
 func TestExportAndImportKeepEachKey(t *testing.T) {
 	r := startExport(t)
 	token, err := client.ParseVersion("1696374425000:1:StateStore")
@@ -88,14 +91,16 @@ func TestExportAndImportKeepEachKey(t *testing.T) {
 	if got := withoutVersions(exported); got != want {
 		t.Fatalf("%s", got)
 	}
-	if got := withoutVersions(r.export("--pattern", "line-[0-9]/l*")); got != strings.SplitAfter(want, "\n")[1] {
+	if got := withoutVersions(r.export("--pattern", "line-[0-9]/l*")); got != strings.SplitAfter(
+		want, "\n")[1] {
 		t.Errorf("by pattern: %s", got)
 	}
 	file := filepath.Join(t.TempDir(), "keys.ndjson")
 	if out := r.export(file); out != "" {
 		t.Errorf("it printed %q", out)
 	}
-	if data, err := os.ReadFile(file); err != nil || len(withoutVersions(string(data))) != len(want) {
+	if data, err := os.ReadFile(file); err != nil ||
+		len(withoutVersions(string(data))) != len(want) {
 		t.Errorf("%v: %s", err, data)
 	}
 	if left, err := filepath.Glob(file + ".*"); err != nil || len(left) > 0 {
@@ -110,14 +115,16 @@ func TestExportAndImportKeepEachKey(t *testing.T) {
 	}
 }
 
-// An import leaves existing keys alone if asked, changes nothing in a dry run, stops at a bad line, and begins at the line of --from.
+// An import leaves existing keys alone if asked, changes nothing in a dry run, stops at a bad line,
+// and begins at the line of --from.
 func TestImportIsCarefulAndResumable(t *testing.T) {
 	r := startExport(t)
 	token, _ := client.ParseVersion("1696374425000:1:StateStore")
 	r.set("same", "v")
 	r.set("other", "old")
 	r.set("fenced", "v", client.Fence(token))
-	lines := `{"key":"same","value":"v"}` + "\n\n" + `{"key":"other","value":"new"}` + "\r\n" + `{"key":"new","value":"n"}` + "\n" + `{"key":"fenced","value":"w"}`
+	lines := `{"key":"same","value":"v"}` + "\n\n" + `{"key":"other","value":"new"}` + "\r\n" +
+		`{"key":"new","value":"n"}` + "\n" + `{"key":"fenced","value":"w"}`
 	for _, step := range []struct {
 		name, stdin string
 		arguments   []string
@@ -125,30 +132,60 @@ func TestImportIsCarefulAndResumable(t *testing.T) {
 		code        int
 		keeps       bool // existing keys
 	}{
-		{"dry run", lines, []string{"--dry-run"}, "nothing is changed: of the lines 1 have a new key, 2 another value, 1 the same value, and 0 would be skipped\n", 0, true},
-		{"dry run, existing keys stay", lines, []string{"--dry-run", "--if-absent"}, "nothing is changed: of the lines 1 have a new key, 0 another value, 0 the same value, and 3 would be skipped\n", 0, true},
-		{"existing keys stay", lines, []string{"--if-absent", "-"}, "1 keys stored, 3 skipped\n", 0, true},
+		{
+			"dry run", lines,
+			[]string{"--dry-run"},
+			"nothing is changed: of the lines 1 have a new key, 2 another value, 1 the same value, and 0 would be skipped\n", 0, true,
+		},
+		{
+			"dry run, existing keys stay", lines,
+			[]string{"--dry-run", "--if-absent"},
+			"nothing is changed: of the lines 1 have a new key, 0 another value, 0 the same value, and 3 would be skipped\n", 0, true,
+		},
+		{
+			"existing keys stay", lines,
+			[]string{"--if-absent", "-"},
+			"1 keys stored, 3 skipped\n", 0,
+			true,
+		},
 		{"a fenced key needs its token", lines, nil, "", 3, false},
-		{"the last one counts", `{"key":"twice","value":"1"}` + "\n" + `{"key":"twice","value":"2"}`, []string{"-o", "json"}, `{"stored":2,"skipped":0,"new":0,"changed":0,"unchanged":0}` + "\n", 0, false},
+		{
+			"the last one counts", `{"key":"twice","value":"1"}` + "\n" +
+				`{"key":"twice","value":"2"}`,
+			[]string{"-o", "json"},
+			`{"stored":2,"skipped":0,"new":0,"changed":0,"unchanged":0}` + "\n", 0, false,
+		},
 		{"a bad line", `{"key":"k","value":"v","tll":5}`, nil, "", 2, false},
 		{"from a line before the first", lines, []string{"--from", "0"}, "", 2, false},
-		{"from behind the bad line", `{"key":"k"}` + "\n" + `{"key":"from","value":"2"}`, []string{"--from", "2"}, "1 keys stored\n", 0, false},
-		{"from behind the last line", `{"key":"k","value":"v"}`, []string{"--from", "3"}, "", 2, false},
+		{
+			"from behind the bad line", `{"key":"k"}` + "\n" + `{"key":"from","value":"2"}`,
+			[]string{"--from", "2"},
+			"1 keys stored\n", 0, false,
+		},
+		{
+			"from behind the last line", `{"key":"k","value":"v"}`,
+			[]string{"--from", "3"},
+			"", 2,
+			false,
+		},
 		{"nothing", "", nil, "0 keys stored\n", 0, false},
 		{"a file that is not there", "", []string{"/nonexistent"}, "", 2, false},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			r.t = t
-			if out, code := r.importing(step.stdin, step.arguments...); out != step.want || code != step.code {
+			if out, code := r.importing(step.stdin, step.arguments...); out != step.want ||
+				code != step.code {
 				t.Errorf("%q, exit code %d; want %q, %d", out, code, step.want, step.code)
 			}
-			if value, _, err := r.store.Get(t.Context(), "other"); step.keeps && (err != nil || string(value) != "old") {
+			if value, _, err := r.store.Get(t.Context(), "other"); step.keeps &&
+				(err != nil || string(value) != "old") {
 				t.Errorf("an existing key was changed: %q, %v", value, err)
 			}
 		})
 	}
 	r.t = t
-	if value, _, err := r.store.Get(t.Context(), "other"); err != nil || string(value) != "new" { // without --if-absent, until the fenced key
+	if value, _, err := r.store.Get(t.Context(), "other"); err != nil || string(value) != "new" {
+		// without --if-absent, until the fenced key
 		t.Errorf("an existing key: %q, %v", value, err)
 	}
 	if value, _, err := r.store.Get(t.Context(), "twice"); err != nil || string(value) != "2" {
@@ -159,7 +196,8 @@ func TestImportIsCarefulAndResumable(t *testing.T) {
 	}
 }
 
-// An import stops at a bad line, after it has stored the thousand lines before it. The line number that it gives for --from is that of the bad line.
+// An import stops at a bad line, after it has stored the thousand lines before it. The line number
+// that it gives for --from is that of the bad line.
 func TestImportSaysWhereToGoOn(t *testing.T) {
 	r := startExport(t)
 	var lines bytes.Buffer
@@ -167,11 +205,15 @@ func TestImportSaysWhereToGoOn(t *testing.T) {
 		fmt.Fprintf(&lines, "{\"key\":\"k/%04d\",\"value\":\"v\"}\n", n)
 	}
 	file := filepath.Join(t.TempDir(), "keys.ndjson")
-	if err := os.WriteFile(file, append(lines.Bytes(), "{\"key\":\"bad\"}\n{\"key\":\"last\",\"value\":\"v\"}\n"...), 0o600); err != nil {
+	if err := os.WriteFile(file,
+		append(lines.Bytes(), "{\"key\":\"bad\"}\n{\"key\":\"last\",\"value\":\"v\"}\n"...),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	output, err := exec.CommandContext(t.Context(), binary, "keys", "import", file, "--broker", "mqtt://"+r.broker).CombinedOutput()
-	if err == nil || !strings.Contains(string(output), "line 1001: value is missing") || !strings.Contains(string(output), "go on with --from 1001") {
+	output, err := exec.CommandContext(t.Context(), binary, "keys", "import", file, "--broker",
+		"mqtt://"+r.broker).CombinedOutput()
+	if err == nil || !strings.Contains(string(output), "line 1001: value is missing") ||
+		!strings.Contains(string(output), "go on with --from 1001") {
 		t.Errorf("%v: %s", err, output)
 	}
 	if out, code := r.importing("", file, "--from", "1002"); code != 0 || out != "1 keys stored\n" {
@@ -184,19 +226,28 @@ func TestImportSaysWhereToGoOn(t *testing.T) {
 
 // An import stops when the policy denies a key, or a quota is exceeded, and says where to go on.
 func TestImportNeedsRightsAndRoom(t *testing.T) {
-	lines := `{"key":"allowed/1","value":"v"}` + "\n" + `{"key":"allowed/2","value":"v"}` + "\n" + `{"key":"other","value":"v"}` + "\n" + `{"key":"allowed/3","value":"v"}` + "\n"
+	lines := `{"key":"allowed/1","value":"v"}` + "\n" + `{"key":"allowed/2","value":"v"}` + "\n" +
+		`{"key":"other","value":"v"}` + "\n" + `{"key":"allowed/3","value":"v"}` + "\n"
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
 	writePolicy(t, policy, `rules: [{principals: {clientIds: ["*"]}, stateStoreResources: [{method: ReadWrite, keyType: Pattern, keys: ["allowed/*"]}]}]`)
 	for name, test := range map[string]struct {
 		settings []string
 		want     string
 	}{
-		"a policy": {[]string{"--policyFile", policy}, `line 3: key "other": not authorized; go on with --from 3`},
-		"a quota":  {[]string{"--limits.keys", "2"}, `the quota has been exceeded; go on with --from`}, // different keys are stored in any order
+		"a policy": {
+			[]string{"--policyFile", policy},
+			`line 3: key "other": not authorized; go on with --from 3`,
+		},
+		// different keys are stored in any order
+		"a quota": {
+			[]string{"--limits.keys", "2"},
+			`the quota has been exceeded; go on with --from`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := startExport(t, test.settings...)
-			_, faults, code := holdfastWith(t, r.broker, lines, "keys", "import", "--client-id", "importer")
+			_, faults, code := holdfastWith(t, r.broker, lines, "keys", "import", "--client-id",
+				"importer")
 			if code != 3 || !strings.Contains(faults, test.want) {
 				t.Errorf("exit code %d: %s", code, faults)
 			}
@@ -207,7 +258,8 @@ func TestImportNeedsRightsAndRoom(t *testing.T) {
 	}
 }
 
-// An export tries again while no node leads, and goes on with the same page. The admin API is a fake that reports "no leader" at every other call.
+// An export tries again while no node leads, and goes on with the same page. The admin API is a
+// fake that reports "no leader" at every other call.
 func TestExportWaitsForALeader(t *testing.T) {
 	var asked atomic.Int32
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -227,13 +279,14 @@ func TestExportWaitsForALeader(t *testing.T) {
 		}
 	}))
 	defer admin.Close()
-	if out, code := holdfast(t, "", "", "keys", "export", "--admin", admin.URL); code != 0 || out != "{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\"b\",\"value\":\"2\"}\n" {
+	if out, code := holdfast(t, "", "", "keys", "export", "--admin", admin.URL); code != 0 ||
+		out != "{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\"b\",\"value\":\"2\"}\n" {
 		t.Errorf("%q, exit code %d", out, code)
 	}
 }
 
-// An export writes to a named pipe, and does not replace it with a file. An import from a pipe reports a line that fails at once, although the other end
-// is still open.
+// An export writes to a named pipe, and does not replace it with a file. An import from a pipe
+// reports a line that fails at once, although the other end is still open.
 func TestExportAndImportUsePipes(t *testing.T) {
 	r := startExport(t)
 	r.set("k", "v")
@@ -247,10 +300,12 @@ func TestExportAndImportUsePipes(t *testing.T) {
 		read <- fmt.Sprintf("%s%v", data, err)
 	}()
 	r.export(pipe)
-	if got := <-read; !strings.HasPrefix(got, `{"key":"k","value":"v",`) || !strings.HasSuffix(got, "}\n<nil>") {
+	if got := <-read; !strings.HasPrefix(got, `{"key":"k","value":"v",`) ||
+		!strings.HasSuffix(got, "}\n<nil>") {
 		t.Errorf("%s", got)
 	}
-	command := exec.CommandContext(t.Context(), binary, "keys", "import", "--broker", "mqtt://"+r.broker)
+	command := exec.CommandContext(t.Context(), binary, "keys", "import", "--broker", "mqtt://"+
+		r.broker)
 	input, err := command.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -261,10 +316,13 @@ func TestExportAndImportUsePipes(t *testing.T) {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(input, "{\"key\":\"k\",\"value\":\"v\",\"token\":\"99999999999999:0:StateStore\"}\n"); err != nil {
+	if _, err := io.WriteString(input,
+		"{\"key\":\"k\",\"value\":\"v\",\"token\":\"99999999999999:0:StateStore\"}\n"); err != nil {
 		t.Fatal(err)
 	}
-	if err := command.Wait(); err == nil || !strings.Contains(output.String(), "line 1: key \"k\"") || !strings.Contains(output.String(), "--from 1") {
+	if err := command.Wait(); err == nil ||
+		!strings.Contains(output.String(), "line 1: key \"k\"") ||
+		!strings.Contains(output.String(), "--from 1") {
 		t.Errorf("%v: %s", err, output.String())
 	}
 }

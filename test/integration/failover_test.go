@@ -9,8 +9,10 @@ import (
 	"time"
 )
 
-// repetitions returns how often each failure is repeated, and the factor by which the bounds on latency are multiplied. HOLDFAST_REPEAT sets the count for
-// measurements on an idle machine, with the factor 1. Without it, other tests run at the same time: there are two rounds and wider bounds.
+// repetitions returns how often each failure is repeated, and the factor by which the bounds on
+// latency are multiplied. HOLDFAST_REPEAT sets the count for measurements on an idle machine, with
+// the factor 1. Without it, other tests run at the same time: there are two rounds and wider
+// bounds.
 func repetitions(t testing.TB) (count int, slack time.Duration) {
 	t.Helper()
 	text := os.Getenv("HOLDFAST_REPEAT")
@@ -29,10 +31,11 @@ const failureClients = 64
 
 // failure is something that happens to a member, and how late requests may be because of it.
 type failure struct {
-	name   string
-	strike func(t *testing.T, m members) // makes it happen, and returns when all members are ready again
-	most   time.Duration                 // bounds the latency of each request around the failure
-	p99    time.Duration                 // bounds the 99th percentile of the same requests
+	name string
+	// makes it happen, and returns when all members are ready again
+	strike func(t *testing.T, m members)
+	most   time.Duration // bounds the latency of each request around the failure
+	p99    time.Duration // bounds the 99th percentile of the same requests
 }
 
 func killLeader(t *testing.T, m members) {
@@ -52,7 +55,8 @@ func stopLeader(t *testing.T, m members) {
 	m.waitReady(t)
 }
 
-// No request fails when a member, even the leader, is killed, stopped or paused: requests are only late. Each takes effect once.
+// No request fails when a member, even the leader, is killed, stopped or paused: requests are only
+// late. Each takes effect once.
 func TestFailoverFailsNoRequest(t *testing.T) {
 	for _, f := range []failure{
 		{"kill", killLeader, 2500 * time.Millisecond, 1500 * time.Millisecond},
@@ -89,7 +93,8 @@ func (f *failure) run(t *testing.T) {
 		f.strike(t, m)
 		l.progress(2 * failureClients)
 		delays := l.delaysAround(began, began.Add(1500*time.Millisecond))
-		t.Logf("%s %d: %d requests around it, median %v, p99 %v, latest %v", f.name, n+1, len(delays), rounded(delays, 0.5), rounded(delays, 0.99), rounded(delays, 1))
+		t.Logf("%s %d: %d requests around it, median %v, p99 %v, latest %v", f.name, n+1,
+			len(delays), rounded(delays, 0.5), rounded(delays, 0.99), rounded(delays, 1))
 		all = append(all, delays...)
 	}
 	l.stop()

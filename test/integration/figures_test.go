@@ -13,7 +13,8 @@ import (
 	"holdfast/client"
 )
 
-// keysForFigures returns the number of keys for measurements, from HOLDFAST_FIGURES. If it is not set, the test is skipped: `make figures` sets it.
+// keysForFigures returns the number of keys for measurements, from HOLDFAST_FIGURES. If it is not
+// set, the test is skipped: `make figures` sets it.
 func keysForFigures(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("HOLDFAST_FIGURES")
@@ -34,7 +35,8 @@ func fill(t *testing.T, broker string, keys int) {
 	value := make([]byte, 100)
 	var writing sync.WaitGroup
 	for c := range clients {
-		store, err := client.Connect(t.Context(), client.Config{Addresses: []string{broker}, Timeout: time.Minute})
+		store, err := client.Connect(t.Context(),
+			client.Config{Addresses: []string{broker}, Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +44,8 @@ func fill(t *testing.T, broker string, keys int) {
 		for o := range outstanding {
 			writing.Go(func() {
 				for n := c*outstanding + o; n < keys; n += clients * outstanding {
-					if _, err := store.Set(t.Context(), fmt.Sprintf("key-%016d", n), value); err != nil {
+					if _, err := store.Set(t.Context(), fmt.Sprintf("key-%016d", n),
+						value); err != nil {
 						t.Error(err)
 						return
 					}
@@ -66,26 +69,29 @@ func patiently(t *testing.T, what string, condition func() bool) time.Duration {
 	return time.Since(began)
 }
 
-// TestFiguresNodeWithManyKeys measures how long a node with many keys takes to start, and a wiped node to vote again, and the latency of requests meanwhile. It has no
-// bounds.
+// TestFiguresNodeWithManyKeys measures how long a node with many keys takes to start, and a wiped
+// node to vote again, and the latency of requests meanwhile. It has no bounds.
 func TestFiguresNodeWithManyKeys(t *testing.T) {
 	keys := keysForFigures(t)
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	began := time.Now()
 	fill(t, broker.address, keys)
-	t.Logf("%d keys written in %v (%.0f/s)", keys, time.Since(began).Round(time.Second), float64(keys)/time.Since(began).Seconds())
+	t.Logf("%d keys written in %v (%.0f/s)", keys, time.Since(began).Round(time.Second),
+		float64(keys)/time.Since(began).Seconds())
 	node := m.other(m.leader(t))
 	ready := func() bool { return httpStatus("http://"+node.health+"/readyz") == http.StatusOK }
 	node.kill()
 	node.start(t)
-	t.Logf("a node that was killed is ready after %v", patiently(t, "ready", ready).Round(time.Millisecond))
+	t.Logf("a node that was killed is ready after %v",
+		patiently(t, "ready", ready).Round(time.Millisecond))
 	if out, code := node.operate(t, "raft", "snapshot", "take"); code != 0 {
 		t.Fatal(out)
 	}
 	node.kill()
 	node.start(t)
-	t.Logf("a node with a fresh snapshot is ready after %v", patiently(t, "ready", ready).Round(time.Millisecond))
+	t.Logf("a node with a fresh snapshot is ready after %v",
+		patiently(t, "ready", ready).Round(time.Millisecond))
 
 	l := startLoad(t, broker.address, 16, 10*time.Millisecond)
 	l.progress(500)
@@ -99,7 +105,8 @@ func TestFiguresNodeWithManyKeys(t *testing.T) {
 	m.awaitAgreement(t, 3)
 	during := l.delaysAround(began, time.Now())
 	t.Logf("a wiped node is ready after %v, votes after %v; requests before: p50 %v p99 %v, meanwhile: p50 %v p99 %v, latest %v",
-		back.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), rounded(calm, 0.5), rounded(calm, 0.99),
+		back.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), rounded(calm, 0.5),
+		rounded(calm, 0.99),
 		rounded(during, 0.5), rounded(during, 0.99), rounded(during, 1))
 	l.stop()
 	for _, s := range m {
@@ -107,7 +114,8 @@ func TestFiguresNodeWithManyKeys(t *testing.T) {
 	}
 }
 
-// TestFiguresThroughput measures the requests per second with one node and with three, in turn. It has no bounds.
+// TestFiguresThroughput measures the requests per second with one node and with three, in turn. It
+// has no bounds.
 func TestFiguresThroughput(t *testing.T) {
 	keysForFigures(t)
 	for round := range 3 {
@@ -116,12 +124,14 @@ func TestFiguresThroughput(t *testing.T) {
 			m := startMembers(t, size, "mqtt://"+broker.address, "--log.level", "warn")
 			for _, outstanding := range []string{"64", "256"} {
 				for _, ratio := range []string{"0:100", "100:0"} {
-					out, code := holdfast(t, broker.address, "", "bench", "--outstanding", outstanding, "--ratio", ratio, "--duration", "4s")
+					out, code := holdfast(t, broker.address, "", "bench", "--outstanding",
+						outstanding, "--ratio", ratio, "--duration", "4s")
 					if code != 0 {
 						t.Fatal(out)
 					}
 					line, _, _ := strings.Cut(out, "\n")
-					t.Logf("round %d: %d nodes, GET:SET %s, %s outstanding: %s", round+1, size, ratio, outstanding, line)
+					t.Logf("round %d: %d nodes, GET:SET %s, %s outstanding: %s", round+1, size,
+						ratio, outstanding, line)
 				}
 			}
 			for _, s := range m {

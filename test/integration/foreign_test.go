@@ -18,13 +18,16 @@ func TestMosquittoRRSetsAndGets(t *testing.T) {
 		rr := func(payload string, properties ...string) string {
 			t.Helper()
 			arguments := []string{
-				"-h", host, "-p", port, "-V", "5", "-q", "1", "-W", "5", "-t", invokeTopic, "-e", "clients/rr/response", "-m", payload,
+				"-h", host, "-p", port, "-V", "5", "-q", "1", "-W", "5", "-t", invokeTopic, "-e",
+				"clients/rr/response", "-m", payload,
 				"-D", "publish", "correlation-data", strconv.FormatUint(1e15+counter.Add(1), 10),
 			}
 			for i := 0; i < len(properties); i += 2 {
-				arguments = append(arguments, "-D", "publish", "user-property", properties[i], properties[i+1])
+				arguments = append(arguments, "-D", "publish", "user-property", properties[i],
+					properties[i+1])
 			}
-			output, err := exec.CommandContext(t.Context(), need(t, "mosquitto_rr"), arguments...).CombinedOutput()
+			output, err := exec.CommandContext(t.Context(), need(t, "mosquitto_rr"),
+				arguments...).CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v: %s", err, output)
 			}
@@ -35,7 +38,10 @@ func TestMosquittoRRSetsAndGets(t *testing.T) {
 			{"*2\r\n$3\r\nGET\r\n$8\r\ngreeting\r\n", "$5\r\nhello\r\n"},
 			{"*2\r\n$3\r\nDEL\r\n$8\r\ngreeting\r\n", ":1\r\n"},
 			{"*2\r\n$3\r\nGET\r\n$8\r\ngreeting\r\n", "$-1\r\n"},
-			{array("TXN", array("SET", "greeting", "hi"), array("GET", "none")), "*2\r\n+OK\r\n$-1\r\n"},
+			{
+				array("TXN", array("SET", "greeting", "hi"), array("GET", "none")),
+				"*2\r\n+OK\r\n$-1\r\n",
+			},
 			{array("SCAN", "greet*"), "*1\r\n*1\r\n$8\r\ngreeting\r\n"},
 			{array("KEYNOTIFY", "greet*", "GLOB"), "+OK\r\n"},
 		} {
@@ -46,7 +52,8 @@ func TestMosquittoRRSetsAndGets(t *testing.T) {
 	})
 }
 
-// A client with Debian's python3-paho-mqtt sets, gets, deletes and watches keys (testdata/first_steps.py).
+// A client with Debian's python3-paho-mqtt sets, gets, deletes and watches keys
+// (testdata/first_steps.py).
 func TestPythonPahoSetsGetsAndWatches(t *testing.T) {
 	// Debian's Python, not another that may come first in the path.
 	const python = "/usr/bin/python3"
@@ -129,8 +136,10 @@ func TestClientCommandsPrintAndExitAsDocumented(t *testing.T) {
 		version, _ := holdfast(t, target.address, "", "set", "guarded", "v")
 		for _, verb := range [][]string{{"set", "guarded", "w"}, {"del", "guarded"}} {
 			t.Run(strings.Join(verb, " "), func(t *testing.T) {
-				_, faults, code := holdfastWith(t, target.address, "", append(verb, "--if-version", "1:0:StateStore")...)
-				if want := "the value is of version " + strings.TrimSpace(version); code != 1 || !strings.Contains(faults, want) {
+				_, faults, code := holdfastWith(t, target.address, "",
+					append(verb, "--if-version", "1:0:StateStore")...)
+				if want := "the value is of version " + strings.TrimSpace(version); code != 1 ||
+					!strings.Contains(faults, want) {
 					t.Errorf("%v: code %d, %q; want 1, %q", verb, code, faults, want)
 				}
 			})
@@ -138,20 +147,23 @@ func TestClientCommandsPrintAndExitAsDocumented(t *testing.T) {
 	})
 }
 
-// holdfast lock runs a program while it holds a lock, gives it the fencing token, and exits with its code. A second holder is refused.
+// holdfast lock runs a program while it holds a lock, gives it the fencing token, and exits with
+// its code. A second holder is refused.
 func TestLockCommandRunsAProgramUnderALock(t *testing.T) {
 	target := startBehindMosquitto(t)
 	dir := t.TempDir()
 	started, release := filepath.Join(dir, "started"), filepath.Join(dir, "release")
 	t.Setenv("HOLDFAST_BROKER", "mqtt://"+target.address)
 	holder := start(t, binary, "lock", "master", "--ttl", "2s", "--", "sh", "-c",
-		"echo \"$HOLDFAST_FENCING_TOKEN\" > "+started+".new; mv "+started+".new "+started+"; while [ ! -e "+release+" ]; do sleep 0.05; done; exit 3")
+		"echo \"$HOLDFAST_FENCING_TOKEN\" > "+started+".new; mv "+started+".new "+started+
+			"; while [ ! -e "+release+" ]; do sleep 0.05; done; exit 3")
 	testwait.Until(t, "the command runs", func() bool { return exists(started) })
 	token, err := os.ReadFile(started)
 	if err != nil || !newer(strings.TrimSpace(string(token)), "") {
 		t.Errorf("token %q, %v", token, err)
 	}
-	if _, code := holdfast(t, target.address, "", "lock", "master", "--wait", "0s", "--", "true"); code != 5 {
+	if _, code := holdfast(t, target.address, "", "lock", "master", "--wait", "0s", "--",
+		"true"); code != 5 {
 		t.Errorf("a second holder: code %d", code)
 	}
 	if err := os.WriteFile(release, nil, 0o600); err != nil {
@@ -166,8 +178,10 @@ func TestLockCommandRunsAProgramUnderALock(t *testing.T) {
 	}
 
 	// When another client sets the key of the lock, the lock is lost, and the program is ended.
-	loser := start(t, binary, "lock", "master", "--ttl", "1s", "--", "sh", "-c", "touch "+filepath.Join(dir, "again")+"; sleep 600")
-	testwait.Until(t, "the command runs", func() bool { return exists(filepath.Join(dir, "again")) })
+	loser := start(t, binary, "lock", "master", "--ttl", "1s", "--", "sh", "-c", "touch "+
+		filepath.Join(dir, "again")+"; sleep 600")
+	testwait.Until(t, "the command runs",
+		func() bool { return exists(filepath.Join(dir, "again")) })
 	if _, code := holdfast(t, target.address, "", "set", "master", "thief"); code != 0 {
 		t.Fatal("set")
 	}
@@ -177,7 +191,8 @@ func TestLockCommandRunsAProgramUnderALock(t *testing.T) {
 	}
 }
 
-// The program that holdfast lock runs can read from the terminal. After it has ended, the calling script can read from the terminal again.
+// The program that holdfast lock runs can read from the terminal. After it has ended, the calling
+// script can read from the terminal again.
 func TestLockGivesTheTerminalBack(t *testing.T) {
 	target := startBehindMosquitto(t)
 	t.Setenv("HOLDFAST_BROKER", "mqtt://"+target.address)
@@ -186,7 +201,8 @@ func TestLockGivesTheTerminalBack(t *testing.T) {
 		`sh -c '"$HOLDFAST" lock l -- sh -c "read line && echo locked=\$line" && read line && echo after=$line'`, filepath.Join(t.TempDir(), "typescript"))
 	command.Stdin = strings.NewReader("one\ntwo\n")
 	output, err := command.CombinedOutput()
-	if err != nil || !strings.Contains(string(output), "locked=one") || !strings.Contains(string(output), "after=two") {
+	if err != nil || !strings.Contains(string(output), "locked=one") ||
+		!strings.Contains(string(output), "after=two") {
 		t.Errorf("%v: %q", err, output)
 	}
 }

@@ -51,7 +51,8 @@ func duringLeaderChanges(t *testing.T, ask func(p *peer, number int) (fault stri
 			return code == 0
 		})
 		before := asked.Load()
-		testwait.Until(t, "the clients go on", func() bool { return asked.Load() >= before+40 || t.Failed() })
+		testwait.Until(t, "the clients go on",
+			func() bool { return asked.Load() >= before+40 || t.Failed() })
 	}
 	stop()
 	t.Logf("%d requests during %d transfers", asked.Load(), transfers)

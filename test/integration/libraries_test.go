@@ -19,13 +19,16 @@ import (
 	"holdfast/internal/testwait"
 )
 
-// library is how one of the protocol's client libraries behaves on the wire, as its source says (github.com/Azure/iot-operations-sdks, commit
-// febffe03). The Go library itself runs in test/sdk.
+// library is how one of the protocol's client libraries behaves on the wire, as its source says
+// (github.com/Azure/iot-operations-sdks, commit febffe03). The Go library itself runs in test/sdk.
 type library struct {
-	name     string
-	response func(id string) string // response topic of its requests; also the filter that it subscribes to
-	notify   func(id string) string // filter that it subscribes to for notifications; nil if it never does
-	// granted is the only reason code of the SUBACK for notify that the library accepts. 0xFF stands for any QoS.
+	name string
+	// response topic of its requests; also the filter that it subscribes to
+	response func(id string) string
+	// filter that it subscribes to for notifications; nil if it never does
+	notify func(id string) string
+	// granted is the only reason code of the SUBACK for notify that the library accepts. 0xFF
+	// stands for any QoS.
 	granted byte
 	extra   []string // user properties beyond those that all send
 	expiry  uint32   // seconds
@@ -36,7 +39,8 @@ func libraries() []library {
 	const notify = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/"
 	return []library{
 		{
-			// dotnet/src/…/StateStoreClient.cs: the notification filter has the client id as it is and no key, and must be granted with QoS 1.
+			// dotnet/src/…/StateStoreClient.cs: the notification filter has the client id as it is
+			// and no key, and must be granted with QoS 1.
 			name:     ".NET",
 			response: func(id string) string { return "clients/" + id + "/" + invokeTopic },
 			notify:   func(id string) string { return notify + id + "/command/notify" }, granted: 1,
@@ -44,9 +48,15 @@ func libraries() []library {
 		},
 		{
 			// rust/azure_iot_operations_services/src/state_store/client.rs
-			name:     "Rust",
-			response: func(id string) string { return "clients/" + id + "/services/" + invokeTopic + "/response" },
-			notify:   func(id string) string { return notify + fmt.Sprintf("%X", id) + "/command/notify/+" }, granted: 0xFF,
+			name: "Rust",
+			response: func(id string) string {
+				return "clients/" + id + "/services/" + invokeTopic +
+					"/response"
+			},
+			notify: func(id string) string {
+				return notify + fmt.Sprintf("%X", id) +
+					"/command/notify/+"
+			}, granted: 0xFF,
 			expiry: 10, px: []string{"100000"},
 		},
 		{
@@ -56,16 +66,22 @@ func libraries() []library {
 	}
 }
 
-// send publishes a request as a library does. Its PUBACK must have the reason 0x00: .NET takes any other for an error.
+// send publishes a request as a library does. Its PUBACK must have the reason 0x00: .NET takes any
+// other for an error.
 func (l *library) send(p *peer, arguments ...string) {
 	p.t.Helper()
 	properties := append([]string{
-		"__protVer", "1.0", "__ts", now(), "__srcId", p.id, "$partition", p.id, "$high_priority", "", "aio-persistence", "true",
+		"__protVer", "1.0", "__ts", now(), "__srcId", p.id, "$partition", p.id, "$high_priority",
+		"", "aio-persistence", "true",
 	}, l.extra...)
-	p.publish(request{payload: array(arguments...), properties: properties, topic: l.response(p.id), expiry: l.expiry, extra: func(m *paho.Publish) {
-		format := byte(0)
-		m.Properties.ContentType, m.Properties.PayloadFormat = "application/octet-stream", &format
-	}})
+	p.publish(request{
+		payload: array(arguments...), properties: properties, topic: l.response(p.id),
+		expiry: l.expiry, extra: func(m *paho.Publish) {
+			format := byte(0)
+			m.Properties.ContentType, m.Properties.PayloadFormat = "application/octet-stream",
+				&format
+		},
+	})
 }
 
 func (l *library) call(p *peer, want string, arguments ...string) *paho.Publish {
@@ -83,14 +99,16 @@ func (p *peer) suback(filter string) byte {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), wait)
 	defer cancel()
-	ack, err := p.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: filter, QoS: 1}}})
+	ack, err := p.client.Subscribe(ctx,
+		&paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: filter, QoS: 1}}})
 	if ack == nil {
 		p.t.Fatalf("%s: %v", filter, err)
 	}
 	return ack.Reasons[0]
 }
 
-// The store understands what each library sends, and sends what each needs, with the embedded broker and with Mosquitto in its production configuration.
+// The store understands what each library sends, and sends what each needs, with the embedded
+// broker and with Mosquitto in its production configuration.
 func TestEachLibraryIsUnderstoodOnTheWire(t *testing.T) {
 	g := startGuarded(t)
 	s, _ := startGuardedServer(t, g)
@@ -101,16 +119,19 @@ func TestEachLibraryIsUnderstoodOnTheWire(t *testing.T) {
 			l.drive(t, p)
 		})
 		t.Run(l.name+"/embedded", func(t *testing.T) {
-			p, err := login(t, embedded.address, &paho.Connect{ClientID: "press-" + l.name, CleanStart: true, KeepAlive: 30})
+			p, err := login(t, embedded.address,
+				&paho.Connect{ClientID: "press-" + l.name, CleanStart: true, KeepAlive: 30})
 			if err != nil {
 				t.Fatal(err)
 			}
 			l.drive(t, p)
 		})
 	}
-	// The plugin delivers notifications to clients that do not subscribe to them. The broker must acknowledge these with 0x00: with 0x10 (no matching
-	// subscribers) the node would end the watch.
-	if metrics := s.metrics(t); !strings.Contains(metrics, `holdfast_notifications_total{result="no_subscriber"} 0`) {
+	// The plugin delivers notifications to clients that do not subscribe to them. The broker must
+	// acknowledge these with 0x00: with 0x10 (no matching subscribers) the node would end the
+	// watch.
+	if metrics := s.metrics(t); !strings.Contains(metrics,
+		`holdfast_notifications_total{result="no_subscriber"} 0`) {
 		t.Error("the broker found no subscriber for a notification that was delivered")
 	}
 }
@@ -120,7 +141,8 @@ func (l *library) drive(t *testing.T, p *peer) {
 		t.Fatalf("responses: SUBACK 0x%02X", reason)
 	}
 	if l.notify != nil {
-		if reason := p.suback(l.notify(p.id)); l.granted != 0xFF && reason != l.granted || reason > 2 {
+		if reason := p.suback(l.notify(p.id)); l.granted != 0xFF && reason != l.granted ||
+			reason > 2 {
 			t.Fatalf("notifications: SUBACK 0x%02X", reason)
 		}
 	}
@@ -135,7 +157,8 @@ func (l *library) drive(t *testing.T, p *peer) {
 	for _, px := range l.px {
 		l.call(p, "+OK\r\n", "SET", key, "one", "NEX", "PX", px)
 	}
-	l.call(p, errSyntax, "SET", key, "one", "PX", "1500,5") // .NET in a culture with a decimal comma
+	// .NET in a culture with a decimal comma
+	l.call(p, errSyntax, "SET", key, "one", "PX", "1500,5")
 	l.call(p, "$3\r\none\r\n", "GET", key)
 	l.call(p, fmt.Sprintf("*1\r\n*1\r\n$%d\r\n%s\r\n", len(key), key), "SCAN", key)
 	if miss := l.call(p, "$-1\r\n", "GET", key+"/2"); timestamp(miss) != "" {
@@ -143,13 +166,15 @@ func (l *library) drive(t *testing.T, p *peer) {
 	}
 	l.call(p, "+OK\r\n", "KEYNOTIFY", key)
 
-	// Each change comes once, before the reply to the request that made it, in the form that all libraries parse.
+	// Each change comes once, before the reply to the request that made it, in the form that all
+	// libraries parse.
 	notified := func(want, reply string, arguments ...string) {
 		t.Helper()
 		l.send(p, arguments...)
 		note, answer := p.receive(), p.receive()
 		topic := strings.TrimSuffix(notificationsOf(p.id), "#") + fmt.Sprintf("%X", key)
-		if note.Topic != topic || string(note.Payload) != want || timestamp(note) == "" || note.Properties.ContentType != "application/octet-stream" || note.QoS != 1 {
+		if note.Topic != topic || string(note.Payload) != want || timestamp(note) == "" ||
+			note.Properties.ContentType != "application/octet-stream" || note.QoS != 1 {
 			t.Errorf("%q on %s, %+v", note.Payload, note.Topic, note.Properties)
 		}
 		if note.Properties.MessageExpiry == nil || *note.Properties.MessageExpiry > 30 {
@@ -161,7 +186,8 @@ func (l *library) drive(t *testing.T, p *peer) {
 	}
 	for i := range 20 { // also in quick succession
 		value := fmt.Sprintf("v%02d", i)
-		notified("*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$3\r\n"+value+"\r\n", "+OK\r\n", "SET", key, value)
+		notified("*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$3\r\n"+value+"\r\n", "+OK\r\n",
+			"SET", key, value)
 	}
 	notified("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n", ":1\r\n", "DEL", key)
 
@@ -171,8 +197,9 @@ func (l *library) drive(t *testing.T, p *peer) {
 	l.call(p, ":1\r\n", "DEL", key)
 }
 
-// A login with a wrong password, under the client id of a connected client, does not end the delivery of that client's notifications. From 2.0.13 on,
-// Mosquitto reports such a login to plugins as a disconnect of that client id.
+// A login with a wrong password, under the client id of a connected client, does not end the
+// delivery of that client's notifications. From 2.0.13 on, Mosquitto reports such a login to
+// plugins as a disconnect of that client id.
 func TestRefusedLoginEndsNoDelivery(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
@@ -182,7 +209,12 @@ func TestRefusedLoginEndsNoDelivery(t *testing.T) {
 	l.call(p, "+OK\r\n", "KEYNOTIFY", "own/press-go")
 	for _, user := range []string{"press", "robot", "nobody"} {
 		t.Run(user, func(t *testing.T) {
-			if _, err := login(t, g.address, &paho.Connect{ClientID: "press-go", CleanStart: true, Username: user, UsernameFlag: true, Password: []byte("wrong"), PasswordFlag: true}); err == nil {
+			if _, err := login(t, g.address,
+				&paho.Connect{
+					ClientID: "press-go", CleanStart: true, Username: user,
+					UsernameFlag: true, Password: []byte("wrong"),
+					PasswordFlag: true,
+				}); err == nil {
 				t.Fatalf("%s is let in with a wrong password", user)
 			}
 		})
@@ -193,8 +225,8 @@ func TestRefusedLoginEndsNoDelivery(t *testing.T) {
 	}
 }
 
-// A client that never subscribes to notifications gets no reply before the notification of its change, also when the broker reads many packets of the node
-// at once, as over TLS.
+// A client that never subscribes to notifications gets no reply before the notification of its
+// change, also when the broker reads many packets of the node at once, as over TLS.
 func TestNotificationsWithoutSubscriptionPrecedeReplies(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
@@ -227,7 +259,8 @@ func TestNotificationsWithoutSubscriptionPrecedeReplies(t *testing.T) {
 	}
 }
 
-// Requests that wait in the cluster's session at the broker survive a restart of the broker, and the will of another client. That will is not executed.
+// Requests that wait in the cluster's session at the broker survive a restart of the broker, and
+// the will of another client. That will is not executed.
 func TestQueuedRequestsSurviveWillsAndRestarts(t *testing.T) {
 	folder := t.TempDir()
 	g := startGuarded(t, "persistence true", "persistence_location "+folder+"/")
@@ -236,7 +269,10 @@ func TestQueuedRequestsSurviveWillsAndRestarts(t *testing.T) {
 	p.call(request{payload: array("GET", "own/press-1")})
 	s.kill()
 	for i := range 3 {
-		p.publish(request{payload: array("SET", fmt.Sprintf("own/press-1/%d", i), "queued"), properties: []string{"__ts", now()}})
+		p.publish(request{
+			payload:    array("SET", fmt.Sprintf("own/press-1/%d", i), "queued"),
+			properties: []string{"__ts", now()},
+		})
 	}
 	g.publishWill(t, array("SET", "own/press-1", "forged"))
 	if code, _ := g.stop(); code > 0 {
@@ -246,26 +282,32 @@ func TestQueuedRequestsSurviveWillsAndRestarts(t *testing.T) {
 	s.start(t)
 	s.waitReady(t)
 	p = g.login(t, "press-1", "press")
-	p.topic = "clients/press-1/later" // the replies to the queued requests come on the earlier topic
+	// the replies to the queued requests come on the earlier topic
+	p.topic = "clients/press-1/later"
 	p.subscribe(p.topic)
 	for i := range 3 {
-		if reply := p.call(request{payload: array("GET", fmt.Sprintf("own/press-1/%d", i))}); string(reply.Payload) != "$6\r\nqueued\r\n" {
+		if reply := p.call(request{payload: array("GET",
+			fmt.Sprintf("own/press-1/%d", i))}); string(reply.Payload) != "$6\r\nqueued\r\n" {
 			t.Errorf("request %d: %q", i, reply.Payload)
 		}
 	}
-	if reply := p.call(request{payload: array("GET", "own/press-1")}); string(reply.Payload) != "$-1\r\n" {
+	if reply := p.call(request{payload: array("GET", "own/press-1")}); string(
+		reply.Payload) != "$-1\r\n" {
 		t.Errorf("the will: %q", reply.Payload)
 	}
 }
 
-// A client that does not read what the broker sends costs the broker at most three times the bytes that the shipped configuration allows. Other clients
-// are answered meanwhile.
+// A client that does not read what the broker sends costs the broker at most three times the bytes
+// that the shipped configuration allows. Other clients are answered meanwhile.
 func TestDeafClientIsBounded(t *testing.T) {
 	const allowed = (64 + 32) << 20 // max_queued_bytes and max_inflight_bytes
 	g := startGuarded(t)
 	s, _ := startGuardedServer(t, g)
 	other := g.connect(t, "press-2", "press")
-	if reply := other.call(request{payload: array("SET", "user/press", strings.Repeat("x", 1<<20)), properties: []string{"__ts", now()}}); string(reply.Payload) != "+OK\r\n" {
+	if reply := other.call(request{
+		payload:    array("SET", "user/press", strings.Repeat("x", 1<<20)),
+		properties: []string{"__ts", now()},
+	}); string(reply.Payload) != "+OK\r\n" {
 		t.Fatalf("%q", reply.Payload)
 	}
 	before := g.rss(t)
@@ -283,15 +325,24 @@ func TestDeafClientIsBounded(t *testing.T) {
 	const topic = "clients/press-1/r"
 	receive, format := uint16(65535), byte(0)
 	write(&packets.Connect{
-		ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: "press-1", CleanStart: true, KeepAlive: 600, Username: "press", UsernameFlag: true,
-		Password: []byte(password), PasswordFlag: true, Properties: &packets.Properties{ReceiveMaximum: &receive},
+		ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: "press-1", CleanStart: true,
+		KeepAlive: 600, Username: "press", UsernameFlag: true,
+		Password: []byte(password), PasswordFlag: true,
+		Properties: &packets.Properties{ReceiveMaximum: &receive},
 	})
-	write(&packets.Subscribe{PacketID: 1, Properties: &packets.Properties{}, Subscriptions: []packets.SubOptions{{Topic: topic, QoS: 1}}})
+	write(&packets.Subscribe{
+		PacketID: 1, Properties: &packets.Properties{},
+		Subscriptions: []packets.SubOptions{{Topic: topic, QoS: 1}},
+	})
 	const gets = 500
 	for i := range gets {
-		write(&packets.Publish{Topic: invokeTopic, QoS: 1, PacketID: uint16(i + 2), Payload: []byte(array("GET", "user/press")), Properties: &packets.Properties{
-			ResponseTopic: topic, CorrelationData: fmt.Appendf(nil, "deaf%012d", i), PayloadFormat: &format,
-		}})
+		write(&packets.Publish{
+			Topic: invokeTopic, QoS: 1, PacketID: uint16(i + 2),
+			Payload: []byte(array("GET", "user/press")), Properties: &packets.Properties{
+				ResponseTopic: topic, CorrelationData: fmt.Appendf(nil, "deaf%012d", i),
+				PayloadFormat: &format,
+			},
+		})
 	}
 	published := regexp.MustCompile(`holdfast_request_seconds_count\{stage="publish"\} (\d+)`)
 	testwait.Until(t, "all are answered", func() bool {
@@ -302,18 +353,21 @@ func TestDeafClientIsBounded(t *testing.T) {
 		}
 		return count > gets
 	})
-	if reply := other.call(request{payload: array("GET", "user/press")}); len(reply.Payload) < 1<<20 {
+	if reply := other.call(request{payload: array("GET", "user/press")}); len(
+		reply.Payload) < 1<<20 {
 		t.Fatalf("%.40q", reply.Payload)
 	}
 	if grown := g.rss(t) - before; grown > 3*allowed {
-		t.Errorf("the broker has grown by %d MiB for %d GETs of 1 MiB, want at most %d", grown>>20, gets, 3*allowed>>20)
+		t.Errorf("the broker has grown by %d MiB for %d GETs of 1 MiB, want at most %d", grown>>20,
+			gets, 3*allowed>>20)
 	} else {
 		t.Logf("the broker has grown by %d MiB for %d GETs of 1 MiB", grown>>20, gets)
 	}
 }
 
-// TestProtocolsGoLibraryWorks runs the tests of test/sdk, which use the protocol's own Go library, behind Mosquitto with the plugin: with all topics allowed, in the
-// production configuration, and in that while the leader is killed every ten seconds. `make test-sdk` runs it.
+// TestProtocolsGoLibraryWorks runs the tests of test/sdk, which use the protocol's own Go library,
+// behind Mosquitto with the plugin: with all topics allowed, in the production configuration, and
+// in that while the leader is killed every ten seconds. `make test-sdk` runs it.
 func TestProtocolsGoLibraryWorks(t *testing.T) {
 	if os.Getenv("HOLDFAST_LIBRARIES") == "" {
 		t.Skip("make test-sdk runs it")
@@ -326,19 +380,22 @@ func TestProtocolsGoLibraryWorks(t *testing.T) {
 	}
 	run := func(t *testing.T, times string, environment ...string) {
 		t.Helper()
-		command := exec.CommandContext(t.Context(), suite, "-test.v", "-test.timeout", "10m", "-test.count", times)
+		command := exec.CommandContext(t.Context(), suite, "-test.v", "-test.timeout", "10m",
+			"-test.count", times)
 		command.Dir = build.Dir
 		command.Env = append(os.Environ(), environment...)
 		output, err := command.CombinedOutput()
 		passed := strings.Count("\n"+string(output), "\n--- PASS: ")
-		t.Logf("%d tests of the suite passed, %d failed", passed, strings.Count("\n"+string(output), "\n--- FAIL: "))
+		t.Logf("%d tests of the suite passed, %d failed", passed,
+			strings.Count("\n"+string(output), "\n--- FAIL: "))
 		if err != nil || passed == 0 {
 			t.Errorf("%v:\n%s\n%s", err, failures(string(output)), tail(string(output), 2000))
 		}
 	}
 	production := func(g *securedMosquitto) []string {
 		return []string{
-			"HOLDFAST_BROKER=mqtts://" + g.secure, "HOLDFAST_CA=" + g.authorities.File("ca.crt"), "HOLDFAST_USERNAME=press", "HOLDFAST_PASSWORD=" + password,
+			"HOLDFAST_BROKER=mqtts://" + g.secure, "HOLDFAST_CA=" + g.authorities.File("ca.crt"),
+			"HOLDFAST_USERNAME=press", "HOLDFAST_PASSWORD=" + password,
 			"HOLDFAST_CLIENT_PREFIX=press-",
 		}
 	}
@@ -379,14 +436,16 @@ func failures(output string) string {
 		if _, test, ok := strings.Cut(line, "=== CONT  "); ok {
 			name = strings.TrimSpace(test)
 		}
-		if strings.Contains(line, "--- FAIL") || strings.Contains(line, "_test.go:") && !strings.Contains(line, "wire_test.go") {
+		if strings.Contains(line, "--- FAIL") || strings.Contains(line, "_test.go:") &&
+			!strings.Contains(line, "wire_test.go") {
 			lines = append(lines, name+": "+strings.TrimRight(line, "\n"))
 		}
 	}
 	return tail(strings.Join(lines, "\n"), 8000)
 }
 
-// killLeaders kills the leader again and again, and starts it again, until the context ends. It returns how often.
+// killLeaders kills the leader again and again, and starts it again, until the context ends. It
+// returns how often.
 func killLeaders(ctx context.Context, t *testing.T, m members, interval time.Duration) (count int) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()

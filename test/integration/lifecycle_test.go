@@ -41,7 +41,8 @@ func (s *server) wipe(t testing.TB) {
 	}
 }
 
-// awaitAgreement waits until there are size members, each of them a reachable voter at most 10 entries behind the leader, and their states agree.
+// awaitAgreement waits until there are size members, each of them a reachable voter at most 10
+// entries behind the leader, and their states agree.
 func (m members) awaitAgreement(t testing.TB, size int) {
 	t.Helper()
 	testwait.Until(t, "all members vote and are in step", func() bool {
@@ -62,14 +63,16 @@ func (m members) awaitAgreement(t testing.TB, size int) {
 	})
 }
 
-// † A node that restarts with an emptied disk at its old address is a new member with a new Raft id: it must not vote under the old one. Its join removes
-// the old member. Requests are served meanwhile.
+// † A node that restarts with an emptied disk at its old address is a new member with a new Raft
+// id: it must not vote under the old one. Its join removes the old member. Requests are served
+// meanwhile.
 func TestWipedNodeIsANewMember(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	l := startLoad(t, broker.address, 8, 10*time.Millisecond)
 	for name, pick := range map[string]func() *server{
-		"a follower": func() *server { return m.other(m.leader(t)) }, "the leader": func() *server { return m.leader(t) },
+		"a follower": func() *server { return m.other(m.leader(t)) },
+		"the leader": func() *server { return m.leader(t) },
 	} {
 		wiped := pick()
 		before := wiped.idOf(t, m.other(wiped))
@@ -79,7 +82,8 @@ func TestWipedNodeIsANewMember(t *testing.T) {
 		wiped.start(t)
 		wiped.waitReady(t)
 		m.awaitAgreement(t, 3)
-		if after := wiped.idOf(t, m.leader(t)); after == before || !strings.HasPrefix(after, wiped.id+".") {
+		if after := wiped.idOf(t, m.leader(t)); after == before ||
+			!strings.HasPrefix(after, wiped.id+".") {
 			t.Errorf("%s: the id was %s and is %s", name, before, after)
 		}
 	}
@@ -99,15 +103,17 @@ func (s *server) idOf(t testing.TB, asked *server) string {
 	return ""
 }
 
-// A node that is in no list of peers joins, and votes when it has caught up. It can be demoted, and made a voter again. A member that is removed stops with
-// a message, and does not join again before its data folder is emptied.
+// A node that is in no list of peers joins, and votes when it has caught up. It can be demoted, and
+// made a voter again. A member that is removed stops with a message, and does not join again before
+// its data folder is emptied.
 func TestJoinedNodeVotesAndRemovedOneStaysOut(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	l := startLoad(t, broker.address, 8, 10*time.Millisecond)
 	l.progress(100)
 	peers := fmt.Sprintf("n1=%s,n2=%s,n3=%s", m[0].peer, m[1].peer, m[2].peer)
-	fourth := newMember(t, "n4", "mqtt://"+broker.address, fmt.Sprintf("127.0.0.1:%d", freePort(t)), peers, "--log.level", "info")
+	fourth := newMember(t, "n4", "mqtt://"+broker.address, fmt.Sprintf("127.0.0.1:%d", freePort(t)),
+		peers, "--log.level", "info")
 	fourth.start(t)
 	fourth.waitReady(t)
 	for _, member := range fourth.list(t) {
@@ -137,7 +143,8 @@ func TestJoinedNodeVotesAndRemovedOneStaysOut(t *testing.T) {
 
 	// The leader is removed, by a command to another member.
 	leader := m.leader(t)
-	if out, code := m.other(leader).operate(t, "raft", "remove-peer", leader.id, "--yes"); code != 0 {
+	if out, code := m.other(leader).operate(t, "raft", "remove-peer", leader.id,
+		"--yes"); code != 0 {
 		t.Error(out)
 	}
 	select {
@@ -164,18 +171,20 @@ func TestJoinedNodeVotesAndRemovedOneStaysOut(t *testing.T) {
 	l.check(t, broker.address)
 }
 
-// Nodes without state bootstrap one cluster, and only after every peer of the list has said that it has no state. A node that has lost its disk never
-// bootstraps a second cluster.
+// Nodes without state bootstrap one cluster, and only after every peer of the list has said that it
+// has no state. A node that has lost its disk never bootstraps a second cluster.
 func TestNodesBeginOneClusterTogether(t *testing.T) {
 	broker := startMosquitto(t)
 	m := prepareMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	m[0].start(t)
 	m[1].start(t)
 	testwait.Until(t, "two of three wait", func() bool {
-		return strings.Contains(m[0].output.String(), "waiting for the cluster") && strings.Contains(m[1].output.String(), "waiting for the cluster")
+		return strings.Contains(m[0].output.String(), "waiting for the cluster") &&
+			strings.Contains(m[1].output.String(), "waiting for the cluster")
 	})
 	<-time.After(time.Second)
-	if httpStatus("http://"+m[0].health+"/livez") != http.StatusOK || httpStatus("http://"+m[0].health+"/readyz") == http.StatusOK {
+	if httpStatus("http://"+m[0].health+"/livez") != http.StatusOK ||
+		httpStatus("http://"+m[0].health+"/readyz") == http.StatusOK {
 		t.Error("a node that waits for the others is alive, and not ready")
 	}
 	m[2].start(t)
@@ -185,7 +194,8 @@ func TestNodesBeginOneClusterTogether(t *testing.T) {
 	if _, err := store.Set(t.Context(), "k", []byte("v")); err != nil {
 		t.Fatal(err)
 	}
-	// n1, which bootstrapped the cluster, loses its disk while the others are down: it waits for them.
+	// n1, which bootstrapped the cluster, loses its disk while the others are down: it waits for
+	// them.
 	for _, s := range m {
 		s.kill()
 	}
@@ -204,8 +214,8 @@ func TestNodesBeginOneClusterTogether(t *testing.T) {
 	}
 }
 
-// A restore brings back the keys, versions and fencing tokens of the backup. Later versions are greater than all that were given before it. A damaged backup
-// is refused, and changes nothing.
+// A restore brings back the keys, versions and fencing tokens of the backup. Later versions are
+// greater than all that were given before it. A damaged backup is refused, and changes nothing.
 func TestBackupRestoresKeysVersionsAndTokens(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
@@ -233,9 +243,13 @@ func TestBackupRestoresKeysVersionsAndTokens(t *testing.T) {
 	}
 	damaged := bytes.Clone(whole)
 	damaged[len(damaged)/2] ^= 1
-	for name, body := range map[string][]byte{"damaged": damaged, "cut off": whole[:len(whole)-10], "empty": nil} {
+	for name, body := range map[string][]byte{
+		"damaged": damaged, "cut off": whole[:len(whole)-10],
+		"empty": nil,
+	} {
 		t.Run(name, func(t *testing.T) {
-			if code, err := follower.api(http.MethodPut, "/v1/snapshot", bytes.NewReader(body), &told); err != nil || code != http.StatusConflict || told.Outcome != "not done" {
+			if code, err := follower.api(http.MethodPut, "/v1/snapshot", bytes.NewReader(body),
+				&told); err != nil || code != http.StatusConflict || told.Outcome != "not done" {
 				t.Errorf("%d %+v %v", code, told, err)
 			}
 		})
@@ -275,7 +289,8 @@ func TestBackupRestoresKeysVersionsAndTokens(t *testing.T) {
 	m.awaitAgreement(t, 3)
 }
 
-// When a majority has lost its disks, `raft recover` makes the surviving node the only member, and the others join it anew.
+// When a majority has lost its disks, `raft recover` makes the surviving node the only member, and
+// the others join it anew.
 func TestSurvivorOfALostQuorumRecovers(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
@@ -287,13 +302,15 @@ func TestSurvivorOfALostQuorumRecovers(t *testing.T) {
 	last := m[2]
 	m[0].kill()
 	m[1].kill()
-	if out, code := last.operate(t, "raft", "list-peers"); code != 0 || strings.Count(out, "unreachable") != 2 {
+	if out, code := last.operate(t, "raft", "list-peers"); code != 0 ||
+		strings.Count(out, "unreachable") != 2 {
 		t.Errorf("without a leader: code %d: %s", code, out)
 	}
 	last.kill()
 	m[0].wipe(t)
 	m[1].wipe(t)
-	if err := os.Remove(filepath.Join(last.dataDir, "identity.json")); err != nil { // it gets a new id
+	if err := os.Remove(filepath.Join(last.dataDir, "identity.json")); err != nil {
+		// it gets a new id
 		t.Fatal(err)
 	}
 	arguments := append([]string{"raft", "recover"}, last.arguments[1:]...)
@@ -315,15 +332,17 @@ func TestSurvivorOfALostQuorumRecovers(t *testing.T) {
 	}
 }
 
-// Members authenticate each other by certificates. A node whose certificate lacks its node name does not start. A node without a certificate, or with one of
-// another authority, does not join. A renewed certificate is read without a restart.
+// Members authenticate each other by certificates. A node whose certificate lacks its node name
+// does not start. A node without a certificate, or with one of another authority, does not join. A
+// renewed certificate is read without a restart.
 func TestMembersAuthenticateByCertificates(t *testing.T) {
 	broker := startMosquitto(t)
 	ca := testcert.NewAuthority(t)
 	certificate := func(name string, hosts ...string) []string {
 		ca.Issue(name, hosts...)
 		return []string{
-			"--cluster.tls.certFile", ca.File(name + ".crt"), "--cluster.tls.keyFile", ca.File(name + ".key"), "--cluster.tls.caFile", ca.File("ca.crt"),
+			"--cluster.tls.certFile", ca.File(name + ".crt"), "--cluster.tls.keyFile",
+			ca.File(name + ".key"), "--cluster.tls.caFile", ca.File("ca.crt"),
 			"--log.level", "debug",
 		}
 	}
@@ -335,16 +354,19 @@ func TestMembersAuthenticateByCertificates(t *testing.T) {
 	var m members
 	for i := range 3 {
 		id := fmt.Sprintf("n%d", i+1)
-		s := newMember(t, id, "mqtt://"+broker.address, addresses[i], strings.Join(peers[:3], ","), certificate(id, id, "127.0.0.1")...)
+		s := newMember(t, id, "mqtt://"+broker.address, addresses[i], strings.Join(peers[:3], ","),
+			certificate(id, id, "127.0.0.1")...)
 		s.start(t)
 		m = append(m, s)
 	}
 	m.waitReady(t)
 	m.awaitAgreement(t, 3)
-	misnamed := newMember(t, "n4", "mqtt://"+broker.address, addresses[3], strings.Join(peers[:3], ","), certificate("stranger", "stranger", "127.0.0.1")...)
+	misnamed := newMember(t, "n4", "mqtt://"+broker.address, addresses[3],
+		strings.Join(peers[:3], ","), certificate("stranger", "stranger", "127.0.0.1")...)
 	misnamed.start(t)
 	<-misnamed.exited // the others would refuse it: TestCertificatesNameMembers
-	if code := misnamed.process.command.ProcessState.ExitCode(); code != 2 || !strings.Contains(misnamed.output.String(), "must have n4, the id of the node, as a name") {
+	if code := misnamed.process.command.ProcessState.ExitCode(); code != 2 ||
+		!strings.Contains(misnamed.output.String(), "must have n4, the id of the node, as a name") {
 		t.Errorf("a certificate of another name: code %d", code)
 	}
 	for name, extra := range map[string][]string{
@@ -352,9 +374,14 @@ func TestMembersAuthenticateByCertificates(t *testing.T) {
 		"no certificate":    {"--cluster.tls.insecure", "--log.level", "debug"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stranger := newMember(t, "n4", "mqtt://"+broker.address, addresses[3], strings.Join(peers[:3], ","), extra...)
+			stranger := newMember(t, "n4", "mqtt://"+broker.address, addresses[3],
+				strings.Join(peers[:3], ","), extra...)
 			stranger.start(t)
-			testwait.Until(t, name+" is refused", func() bool { return strings.Contains(stranger.output.String(), "waiting for the cluster") })
+			testwait.Until(t, name+" is refused",
+				func() bool {
+					return strings.Contains(stranger.output.String(),
+						"waiting for the cluster")
+				})
 			<-time.After(500 * time.Millisecond)
 			if list := m[0].list(t); len(list) != 3 {
 				t.Errorf("a stranger is a member: %v", list)
@@ -362,7 +389,8 @@ func TestMembersAuthenticateByCertificates(t *testing.T) {
 			stranger.kill()
 		})
 	}
-	// The certificates are renewed while the nodes run. The restart of one makes new connections, for which they are read again.
+	// The certificates are renewed while the nodes run. The restart of one makes new connections,
+	// for which they are read again.
 	for _, s := range m {
 		ca.Issue(s.id, s.id, "127.0.0.1")
 	}
@@ -372,7 +400,8 @@ func TestMembersAuthenticateByCertificates(t *testing.T) {
 	restarted.waitReady(t)
 	m.awaitAgreement(t, 3)
 	for _, s := range m {
-		if s != restarted && !strings.Contains(s.output.String(), "the certificates were read again") {
+		if s != restarted && !strings.Contains(s.output.String(),
+			"the certificates were read again") {
 			t.Errorf("%s has not read its certificate again", s.id)
 		}
 	}
@@ -383,18 +412,21 @@ func strangerCertificate(t *testing.T, ca *testcert.Authority) []string {
 	other := testcert.NewAuthority(t)
 	other.Issue("n4", "n4", "127.0.0.1")
 	return []string{
-		"--cluster.tls.certFile", other.File("n4.crt"), "--cluster.tls.keyFile", other.File("n4.key"), "--cluster.tls.caFile", ca.File("ca.crt"),
+		"--cluster.tls.certFile", other.File("n4.crt"), "--cluster.tls.keyFile",
+		other.File("n4.key"), "--cluster.tls.caFile", ca.File("ca.crt"),
 		"--log.level", "debug",
 	}
 }
 
-// A node that restarts at another address, the former leader included, announces it, and the other members reach it there.
+// A node that restarts at another address, the former leader included, announces it, and the other
+// members reach it there.
 func TestMovedNodeIsReachedAtItsNewAddress(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	m.awaitAgreement(t, 3)
 	for name, pick := range map[string]func() *server{
-		"a follower": func() *server { return m.other(m.leader(t)) }, "the leader": func() *server { return m.leader(t) },
+		"a follower": func() *server { return m.other(m.leader(t)) },
+		"the leader": func() *server { return m.leader(t) },
 	} {
 		moved := pick()
 		moved.kill()
@@ -417,8 +449,8 @@ func TestMovedNodeIsReachedAtItsNewAddress(t *testing.T) {
 	}
 }
 
-// A node's log is converted while it is stopped, and only then does the node start with the other setting. With the default setting it starts with
-// either log.
+// A node's log is converted while it is stopped, and only then does the node start with the other
+// setting. With the default setting it starts with either log.
 func TestNodeStartsOnlyWithTheLogStoreOfItsLog(t *testing.T) {
 	broker := startMosquitto(t)
 	dir := t.TempDir()
@@ -433,12 +465,14 @@ func TestNodeStartsOnlyWithTheLogStoreOfItsLog(t *testing.T) {
 		s.arguments = append(s.arguments, "--cluster.logStore", logStore)
 		s.start(t)
 		s.waitReady(t)
-		if out, code := holdfast(t, broker.address, "", "get", "k"); code != 0 || strings.TrimSpace(out) != "v" {
+		if out, code := holdfast(t, broker.address, "", "get", "k"); code != 0 ||
+			strings.TrimSpace(out) != "v" {
 			t.Errorf("%s, %d: %s", logStore, code, out)
 		}
 	}
 	restart("auto")
-	if out, code := holdfast(t, broker.address, "", "raft", "convert-log", "--node.id", "n1", "--node.dataDir", dir, "--cluster.logStore", "wal"); code == 0 {
+	if out, code := holdfast(t, broker.address, "", "raft", "convert-log", "--node.id", "n1",
+		"--node.dataDir", dir, "--cluster.logStore", "wal"); code == 0 {
 		t.Errorf("the log of a node that runs was converted: %s", out)
 	}
 	s.stop()
@@ -449,14 +483,18 @@ func TestNodeStartsOnlyWithTheLogStoreOfItsLog(t *testing.T) {
 		t.Errorf("a node does not say how to go on: %s", out)
 	}
 	for _, want := range []string{"is now one of wal", "is one of wal already"} {
-		if out, code := holdfast(t, broker.address, "", "raft", "convert-log", "--node.id", "n1", "--node.dataDir", dir, "--cluster.logStore", "wal"); code != 0 || !strings.Contains(out, want) {
+		if out, code := holdfast(t, broker.address, "", "raft", "convert-log", "--node.id", "n1",
+			"--node.dataDir", dir, "--cluster.logStore", "wal"); code != 0 ||
+			!strings.Contains(out, want) {
 			t.Errorf("%d: %s", code, out)
 		}
 	}
 	s.start(t)
 	s.waitReady(t)
 	restart("auto")
-	if out, code := holdfast(t, broker.address, "", "raft", "convert-log", "--node.id", "n1", "--node.dataDir", dir); code != 2 { // --cluster.logStore is missing
+	if out, code := holdfast(t, broker.address, "", "raft", "convert-log", "--node.id", "n1",
+		"--node.dataDir", dir); code != 2 {
+		// --cluster.logStore is missing
 		t.Errorf("%d: %s", code, out)
 	}
 }

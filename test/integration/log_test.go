@@ -14,20 +14,23 @@ import (
 	"holdfast/internal/testwait"
 )
 
-// † Nobody needs to read standard error: a reader that hangs stops no request, and one that goes does not end the
-// process. Both are told.
+// † Nobody needs to read standard error: a reader that hangs stops no request, and one that goes
+// does not end the process. Both are told.
 func TestUnreadLogStopsNothing(t *testing.T) {
 	m := startMosquitto(t)
 	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	command := exec.Command(binary, "server", "--node.id", "n1", "--node.dataDir", t.TempDir(), "--broker.addresses", "mqtt://"+m.address,
-		"--health.listen", health, "--admin.listen", "", "--log.level", "debug", "--node.minFreeDisk", "0")
+	command := exec.Command(binary, "server", "--node.id", "n1", "--node.dataDir", t.TempDir(),
+		"--broker.addresses", "mqtt://"+m.address,
+		"--health.listen", health, "--admin.listen", "", "--log.level", "debug",
+		"--node.minFreeDisk", "0")
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The pipe is full before the process begins: its first line waits for ever.
 	const size = 4096
-	if _, _, fault := syscall.Syscall(syscall.SYS_FCNTL, writer.Fd(), unix.F_SETPIPE_SZ, size); fault != 0 {
+	if _, _, fault := syscall.Syscall(syscall.SYS_FCNTL, writer.Fd(), unix.F_SETPIPE_SZ,
+		size); fault != 0 {
 		t.Fatal(fault)
 	}
 	if _, err := writer.Write(make([]byte, size)); err != nil {
@@ -45,7 +48,8 @@ func TestUnreadLogStopsNothing(t *testing.T) {
 		_ = command.Process.Kill()
 		<-ended
 	}()
-	testwait.Until(t, "it is ready", func() bool { return httpStatus("http://"+health+"/readyz") == http.StatusOK })
+	testwait.Until(t, "it is ready",
+		func() bool { return httpStatus("http://"+health+"/readyz") == http.StatusOK })
 	for i := range 20 {
 		if _, code := holdfast(t, m.address, "", "set", "k", fmt.Sprint(i)); code != 0 {
 			t.Fatalf("SET %d fails while nobody reads the log", i)
@@ -63,7 +67,8 @@ func TestUnreadLogStopsNothing(t *testing.T) {
 	if _, code := holdfast(t, m.address, "", "get", "k"); code != 0 {
 		t.Error("GET fails")
 	}
-	if text := body("http://" + health + "/metrics"); strings.Contains(text, "\nholdfast_log_lines_dropped_total 0\n") {
+	if text := body("http://" + health + "/metrics"); strings.Contains(text,
+		"\nholdfast_log_lines_dropped_total 0\n") {
 		t.Error("the metric shows no lost line")
 	}
 }

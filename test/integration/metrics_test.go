@@ -11,7 +11,8 @@ import (
 	"holdfast/client"
 )
 
-// labels lists the values that the labels of Holdfast's metrics may have, le (the bound of a bucket) excepted.
+// labels lists the values that the labels of Holdfast's metrics may have, le (the bound of a
+// bucket) excepted.
 const labels = `agree differ incomplete cleared skipped too_large abandoned set get del vdel keynotify other done not_applied missing dropped error queue commit publish log vote term ` +
 	`published expired given_up no_subscriber refused full expired stale invalid stuck outcome_unknown overloaded reply notification made present age client_share scans outcomes txn done untrusted unsupported failed ` +
 	`no_response_topic bad_response_topic retained logged no_watches`
@@ -31,12 +32,14 @@ func (s *server) metrics(t testing.TB) string {
 	return string(body)
 }
 
-// No label of a metric has a value that a client sends, such as its client id or a key: clients could create any number of time series.
+// No label of a metric has a value that a client sends, such as its client id or a key: clients
+// could create any number of time series.
 func TestMetricsHaveNoLabelsOfClients(t *testing.T) {
 	const evil = "evil-label"
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address)
-	store, err := client.Connect(t.Context(), client.Config{Addresses: []string{broker.address}, ClientID: evil})
+	store, err := client.Connect(t.Context(),
+		client.Config{Addresses: []string{broker.address}, ClientID: evil})
 	if err != nil {
 		t.Fatal(err)
 	}

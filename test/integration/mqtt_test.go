@@ -34,22 +34,25 @@ type peer struct {
 	ended  chan byte // the reason of the broker's DISCONNECT, 0 for a lost connection
 }
 
-// counter makes correlation data that no other request has: a client that reconnects must not use the same once more.
+// counter makes correlation data that no other request has: a client that reconnects must not use
+// the same once more.
 var counter atomic.Uint64
 
-// answered holds the correlation data of requests whose replies have come. On a busy machine the leader may change, and then a reply may come once more:
-// receive skips it.
+// answered holds the correlation data of requests whose replies have come. On a busy machine the
+// leader may change, and then a reply may come once more: receive skips it.
 var answered sync.Map
 
 // users maps each client id to the name of the test that uses it.
 var users sync.Map
 
-// connect connects a client that receives what comes to its response topic, and its notifications if subscribe says so.
+// connect connects a client that receives what comes to its response topic, and its notifications
+// if subscribe says so.
 func connect(t *testing.T, target *target, id string, subscribe bool) *peer {
 	t.Helper()
 	user := os.Getenv("HOLDFAST_TEST_USERNAME") // some brokers refuse clients without a login
 	p, err := login(t, target.address, &paho.Connect{
-		ClientID: id, CleanStart: true, KeepAlive: 30, Username: user, UsernameFlag: user != "", Password: []byte(user), PasswordFlag: user != "",
+		ClientID: id, CleanStart: true, KeepAlive: 30, Username: user, UsernameFlag: user != "",
+		Password: []byte(user), PasswordFlag: user != "",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +66,8 @@ func connect(t *testing.T, target *target, id string, subscribe bool) *peer {
 
 // notificationsOf returns a filter for the notifications of a client.
 func notificationsOf(id string) string {
-	return "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/" + fmt.Sprintf("%X", id) + "/command/notify/#"
+	return "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/" + fmt.Sprintf("%X", id) +
+		"/command/notify/#"
 }
 
 // goResponseOf returns the response topic of the protocol's Go library.
@@ -75,21 +79,26 @@ func goResponseOf(id string) string {
 func login(t *testing.T, address string, connect *paho.Connect) (*peer, error) {
 	t.Helper()
 	id := connect.ClientID
-	// RabbitMQ 4.0 loses the subscriptions of about one in 5,000 clients that connect anew right after their DISCONNECT.
-	if user, used := users.LoadOrStore(id, t.Name()); os.Getenv("HOLDFAST_TEST_BROKER") != "" && used && user != t.Name() {
-		return nil, fmt.Errorf("client id %q is used by %s, too: behind an external broker each test needs ids of its own", id, user)
+	// RabbitMQ 4.0 loses the subscriptions of about one in 5,000 clients that connect anew right
+	// after their DISCONNECT.
+	if user, used := users.LoadOrStore(id, t.Name()); os.Getenv("HOLDFAST_TEST_BROKER") != "" &&
+		used && user != t.Name() {
+		return nil, fmt.Errorf(
+			"client id %q is used by %s, too: behind an external broker each test needs ids of its own", id, user)
 	}
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		return nil, err
 	}
 	p := &peer{
-		t: t, conn: conn, id: id, topic: "clients/" + id + "/services/statestore/_any_/command/invoke/response",
+		t: t, conn: conn, id: id, topic: "clients/" + id +
+			"/services/statestore/_any_/command/invoke/response",
 		inbox: make(chan *paho.Publish, 10_000), ended: make(chan byte, 10),
 	}
 	p.client = paho.NewClient(paho.ClientConfig{
 		Conn: packets.NewThreadSafeConn(conn),
-		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(r paho.PublishReceived) (bool, error) {
+		OnPublishReceived: []func(paho.PublishReceived) (bool,
+			error){func(r paho.PublishReceived) (bool, error) {
 			p.inbox <- r.Packet
 			return true, nil
 		}},
@@ -124,7 +133,8 @@ func (p *peer) subscribe(topic string) {
 func (p *peer) trySubscribe(topic string) error {
 	ctx, cancel := context.WithTimeout(p.t.Context(), wait)
 	defer cancel()
-	_, err := p.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: topic, QoS: 1}}})
+	_, err := p.client.Subscribe(ctx,
+		&paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: topic, QoS: 1}}})
 	return err
 }
 
@@ -174,7 +184,10 @@ func (p *peer) publish(r request) string {
 	if correlation == "" && !r.noID {
 		correlation = fmt.Sprintf("%-8.8s%08d", p.id, counter.Add(1))
 	}
-	publish := &paho.Publish{Topic: invokeTopic, QoS: 1, Payload: []byte(r.payload), Retain: r.retain, Properties: &paho.PublishProperties{}}
+	publish := &paho.Publish{
+		Topic: invokeTopic, QoS: 1, Payload: []byte(r.payload),
+		Retain: r.retain, Properties: &paho.PublishProperties{},
+	}
 	publish.Properties.CorrelationData = []byte(correlation)
 	if r.qos != 0 {
 		publish.QoS = r.qos
@@ -237,8 +250,8 @@ func (p *peer) call(r request) *paho.Publish {
 	return m
 }
 
-// silent publishes a request that must not be answered. That nothing comes is known when the reply to a later request comes
-// first: what one client receives is in order.
+// silent publishes a request that must not be answered. That nothing comes is known when the reply
+// to a later request comes first: what one client receives is in order.
 func (p *peer) silent(r request) {
 	p.t.Helper()
 	p.publish(r)

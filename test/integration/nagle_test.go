@@ -10,8 +10,9 @@ import (
 	"holdfast/internal/testwait"
 )
 
-// A broker with Nagle's algorithm on, as Mosquitto's defaults have it, does not make a client of our library wait for 40 ms, which
-// the kernel delays its acknowledgement of the PUBACK. Other clients do wait: the node says which line the broker lacks.
+// A broker with Nagle's algorithm on, as Mosquitto's defaults have it, does not make a client of
+// our library wait for 40 ms, which the kernel delays its acknowledgement of the PUBACK. Other
+// clients do wait: the node says which line the broker lacks.
 func TestBrokerWithNaglesAlgorithmIsServedQuickly(t *testing.T) {
 	t.Parallel() // it mostly waits
 	m := startMosquitto(t, "set_tcp_nodelay false")

@@ -21,20 +21,24 @@ func proxiedMembers(t *testing.T, broker string) (members, map[*server]*tcpproxy
 	proxies := make(map[*server]*tcpproxy.Proxy)
 	for _, s := range m {
 		proxies[s] = tcpproxy.Start(t, broker)
-		s.arguments[slices.Index(s.arguments, "--broker.addresses")+1] = "mqtt://" + proxies[s].Address()
+		s.arguments[slices.Index(s.arguments, "--broker.addresses")+1] = "mqtt://" +
+			proxies[s].Address()
 		s.start(t)
 	}
 	m.waitReady(t)
 	return m, proxies
 }
 
-// A leader that alone has lost the broker hands over within 3 s, whether the connections end or fall silent, and no request
-// fails.
+// A leader that alone has lost the broker hands over within 3 s, whether the connections end or
+// fall silent, and no request fails.
 func TestLeaderLosesTheBroker(t *testing.T) {
 	broker := startMosquitto(t)
 	m, proxies := proxiedMembers(t, broker.address)
 	l := startLoad(t, broker.address, 16, 20*time.Millisecond)
-	for name, state := range map[string]tcpproxy.State{"cut": tcpproxy.Refusing, "silent": tcpproxy.Silent} {
+	for name, state := range map[string]tcpproxy.State{
+		"cut":    tcpproxy.Refusing,
+		"silent": tcpproxy.Silent,
+	} {
 		t.Run(name, func(t *testing.T) {
 			l.progress(100)
 			leader := m.leader(t)
@@ -48,7 +52,8 @@ func TestLeaderLosesTheBroker(t *testing.T) {
 			took := time.Since(began)
 			l.progress(50)
 			late := percentile(l.delaysAround(began, began.Add(5*time.Second)), 1)
-			t.Logf("%s: handed over after %v, the latest request took %v", name, took.Round(time.Millisecond), late.Round(time.Millisecond))
+			t.Logf("%s: handed over after %v, the latest request took %v", name,
+				took.Round(time.Millisecond), late.Round(time.Millisecond))
 			if took > 3*time.Second {
 				t.Errorf("handed over after %v", took)
 			}
@@ -63,7 +68,8 @@ func TestLeaderLosesTheBroker(t *testing.T) {
 	l.check(t, broker.address)
 }
 
-// When the broker of a cluster restarts under load, no request fails, and nothing that was acknowledged is lost.
+// When the broker of a cluster restarts under load, no request fails, and nothing that was
+// acknowledged is lost.
 func TestBrokerRestartUnderAClusterLosesNothing(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
@@ -81,14 +87,16 @@ func TestBrokerRestartUnderAClusterLosesNothing(t *testing.T) {
 	m.awaitAgreement(t, 3)
 }
 
-// Two nodes of one name: at least one of them logs it, and they do not take over each other's session for ever.
+// Two nodes of one name: at least one of them logs it, and they do not take over each other's
+// session for ever.
 func TestTwoNodesOfOneNameAreLogged(t *testing.T) {
 	broker := startMosquitto(t)
 	first := newServer(t, "mqtt://"+broker.address, t.TempDir())
 	first.waitReady(t)
 	second := newServer(t, "mqtt://"+broker.address, t.TempDir())
 	testwait.Until(t, "one of them says so", func() bool {
-		return strings.Contains(first.output.String()+second.output.String(), "is there a second node of this name?")
+		return strings.Contains(first.output.String()+second.output.String(),
+			"is there a second node of this name?")
 	})
 	connects := func() int { return strings.Count(broker.output.String(), "as holdfast-n1-in") }
 	<-time.After(time.Second)
@@ -105,7 +113,8 @@ func TestTwoClustersOfOneNameAreLogged(t *testing.T) {
 	first := newServer(t, "mqtt://"+broker.address, t.TempDir())
 	second := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--node.id", "m1")
 	testwait.Until(t, "it is said", func() bool {
-		return strings.Contains(first.output.String()+second.output.String(), "give each cluster its own name")
+		return strings.Contains(first.output.String()+second.output.String(),
+			"give each cluster its own name")
 	})
 }
 
@@ -128,8 +137,9 @@ func (p *process) rss(t testing.TB) int {
 	return 0
 }
 
-// A node that was down while 480 MiB of log were written catches up while requests are served, and no member uses more than 512 MiB of memory. With values
-// of 4 MiB, a bound on the number of entries would not bound the memory.
+// A node that was down while 480 MiB of log were written catches up while requests are served, and
+// no member uses more than 512 MiB of memory. With values of 4 MiB, a bound on the number of
+// entries would not bound the memory.
 func TestMemoryIsBoundedDuringACatchUp(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
@@ -147,14 +157,16 @@ func TestMemoryIsBoundedDuringACatchUp(t *testing.T) {
 		}
 	}
 	leader := m.leader(t)
-	if out, code := leader.operate(t, "raft", "snapshot", "take"); code != 0 { // it also compacts the log, up to its newest entries
+	if out, code := leader.operate(t, "raft", "snapshot", "take"); code != 0 {
+		// it also compacts the log, up to its newest entries
 		t.Fatal(out)
 	}
 	began := time.Now()
 	away.start(t)
 	away.waitReady(t)
 	m.awaitAgreement(t, 3)
-	t.Logf("caught up after %v; resident: leader %d MiB, node that was away %d MiB", time.Since(began).Round(time.Millisecond), leader.rss(t)>>20, away.rss(t)>>20)
+	t.Logf("caught up after %v; resident: leader %d MiB, node that was away %d MiB",
+		time.Since(began).Round(time.Millisecond), leader.rss(t)>>20, away.rss(t)>>20)
 	for _, s := range m {
 		if rss := s.rss(t); rss > 512<<20 {
 			t.Errorf("%s uses %d MiB", s.id, rss>>20)

@@ -11,8 +11,8 @@ import (
 	"holdfast/resp"
 )
 
-// A watch of a pattern gives the same notifications as watches of the keys that match: on the topic of the changed key, one for each change, and before the
-// reply.
+// A watch of a pattern gives the same notifications as watches of the keys that match: on the topic
+// of the changed key, one for each change, and before the reply.
 func TestPatternWatchNotifiesByteForByte(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "patterns", true)
@@ -20,7 +20,8 @@ func TestPatternWatchNotifiesByteForByte(t *testing.T) {
 		set := func(key, value string) string {
 			p.publish(request{payload: array("SET", key, value), properties: ts})
 			n := p.receive()
-			if n.Topic == topics.Notifications+"7061747465726E73/command/notify/"+strings.ToUpper(hex.EncodeToString([]byte(key))) {
+			if n.Topic == topics.Notifications+"7061747465726E73/command/notify/"+
+				strings.ToUpper(hex.EncodeToString([]byte(key))) {
 				checkNotification(t, key, n)
 				payload := string(n.Payload)
 				must(t, p.receive(), "+OK\r\n")
@@ -34,7 +35,8 @@ func TestPatternWatchNotifiesByteForByte(t *testing.T) {
 		}
 		must(t, p.call(request{payload: array("KEYNOTIFY", "line/1/t2")}), "+OK\r\n")
 		for key, want := range map[string]string{
-			"line/1/t2":    "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n", // one notification, although four watches match the key
+			// one notification, although four watches match the key
+			"line/1/t2":    "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n",
 			"line/é":       "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n",
 			"line/\xff":    "", // no pattern matches what is not UTF-8
 			"elsewhere/t2": "",
@@ -54,7 +56,10 @@ func TestPatternWatchNotifiesByteForByte(t *testing.T) {
 			must(t, p.receive(), ":1\r\n")
 		}
 		sdkWatcher := connect(t, target, "sdk", true)
-		must(t, sdkWatcher.call(request{payload: array("KEYNOTIFY", "line/*", "GLOB"), properties: sdk()}), "+OK\r\n")
+		must(t, sdkWatcher.call(request{
+			payload:    array("KEYNOTIFY", "line/*", "GLOB"),
+			properties: sdk(),
+		}), "+OK\r\n")
 		set("line/é", "v")
 		sdkWatcher.receive() // of the SET
 		p.publish(request{payload: array("DEL", "line/é")})
@@ -68,7 +73,8 @@ func TestPatternWatchNotifiesByteForByte(t *testing.T) {
 	})
 }
 
-// A watch of a pattern survives a leader change and kill -9 of all nodes. Operators can list it and end it.
+// A watch of a pattern survives a leader change and kill -9 of all nodes. Operators can list it and
+// end it.
 func TestPatternWatchSurvivesLeadersAndRestarts(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address)
@@ -80,11 +86,13 @@ func TestPatternWatchSurvivesLeadersAndRestarts(t *testing.T) {
 		testwait.Until(t, "a change is notified", func() bool {
 			number++
 			value := fmt.Sprint(number)
-			if _, code := holdfast(t, broker.address, "", "set", "line/1", value, "--timeout", "2s"); code != 0 {
+			if _, code := holdfast(t, broker.address, "", "set", "line/1", value, "--timeout",
+				"2s"); code != 0 {
 				return false
 			}
 			for n := p.receive(); ; n = p.receive() { // earlier attempts may be notified, too
-				if string(n.Payload) == string(resp.AppendArray(nil, "NOTIFY", "SET", "VALUE", value)) {
+				if string(n.Payload) == string(resp.AppendArray(nil, "NOTIFY", "SET", "VALUE",
+					value)) {
 					return true
 				}
 			}
@@ -104,15 +112,20 @@ func TestPatternWatchSurvivesLeadersAndRestarts(t *testing.T) {
 	if code != 0 || !strings.Contains(list, "pattern") || !strings.Contains(list, "line/*") {
 		t.Errorf("code %d: %s", code, list)
 	}
-	for _, drop := range []struct{ flag, want string }{{"--key", "0 watches ended"}, {"--pattern", "1 watches ended"}} {
-		if out, code := m.leader(t).operate(t, "watches", "drop", drop.flag, "line/*", "--yes"); code != 0 || !strings.Contains(out, drop.want) {
+	for _, drop := range []struct{ flag, want string }{
+		{"--key", "0 watches ended"},
+		{"--pattern", "1 watches ended"},
+	} {
+		if out, code := m.leader(t).operate(t, "watches", "drop", drop.flag, "line/*",
+			"--yes"); code != 0 || !strings.Contains(out, drop.want) {
 			t.Errorf("drop %s: code %d, %s", drop.flag, code, out)
 		}
 	}
 	must(t, p.call(request{payload: array("KEYNOTIFY", "line/*", "GLOB", "STOP")}), ":0\r\n")
 }
 
-// A watch of a pattern notifies a client only of keys that it may read, also if the client claims another id in __srcId.
+// A watch of a pattern notifies a client only of keys that it may read, also if the client claims
+// another id in __srcId.
 func TestPatternWatchShowsOnlyKeysThatTheClientMayRead(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
@@ -122,16 +135,24 @@ func TestPatternWatchShowsOnlyKeysThatTheClientMayRead(t *testing.T) {
 	}
 	must(t, press.call(request{payload: array("KEYNOTIFY", "own/*", "GLOB")}), "+OK\r\n")
 	for _, claimed := range []string{"robot-1", "press-1"} {
-		must(t, robot.call(request{payload: array("KEYNOTIFY", "own/"+claimed[:1]+"*", "GLOB"), properties: []string{"__srcId", claimed}}), "+OK\r\n")
+		must(t, robot.call(request{
+			payload:    array("KEYNOTIFY", "own/"+claimed[:1]+"*", "GLOB"),
+			properties: []string{"__srcId", claimed},
+		}), "+OK\r\n")
 	}
 	for key, writer := range map[string]*peer{"own/press-1": press, "own/robot-1": robot} {
-		writer.publish(request{payload: array("SET", key, "v"), properties: []string{"__ts", now()}})
-		if n := writer.receive(); !strings.HasSuffix(n.Topic, strings.ToUpper(hex.EncodeToString([]byte(key)))) {
+		writer.publish(request{
+			payload:    array("SET", key, "v"),
+			properties: []string{"__ts", now()},
+		})
+		if n := writer.receive(); !strings.HasSuffix(n.Topic,
+			strings.ToUpper(hex.EncodeToString([]byte(key)))) {
 			t.Errorf("SET %s: %q on %s came first", key, n.Payload, n.Topic)
 		}
 		must(t, writer.receive(), "+OK\r\n")
 	}
-	for _, p := range []*peer{press, robot} { // a notification of the other client's key would come before the reply
+	for _, p := range []*peer{press, robot} {
+		// a notification of the other client's key would come before the reply
 		must(t, p.call(request{payload: array("KEYNOTIFY", "none", "GLOB", "STOP")}), ":0\r\n")
 	}
 }

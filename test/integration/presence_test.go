@@ -29,7 +29,8 @@ func watchesOf(t *testing.T, s *server, client string) int {
 func watch(t *testing.T, target *target, id string) *peer {
 	t.Helper()
 	p := connect(t, target, id, false)
-	if reply := p.call(request{payload: array("KEYNOTIFY", "k")}); string(reply.Payload) != "+OK\r\n" {
+	if reply := p.call(request{payload: array("KEYNOTIFY", "k")}); string(
+		reply.Payload) != "+OK\r\n" {
 		t.Fatalf("%q", reply.Payload)
 	}
 	return p
@@ -37,14 +38,17 @@ func watch(t *testing.T, target *target, id string) *peer {
 
 func (p *peer) leave() { _ = p.client.Disconnect(&paho.Disconnect{}) }
 
-// A client's watches end when Mosquitto reports that the client has disconnected, that its connection is lost, or that the broker has restarted. The test
-// logs how long that takes: a watch that is younger than a few seconds ends only when the node handles the disconnect for the second time, after 2.5 s.
+// A client's watches end when Mosquitto reports that the client has disconnected, that its
+// connection is lost, or that the broker has restarted. The test logs how long that takes: a watch
+// that is younger than a few seconds ends only when the node handles the disconnect for the second
+// time, after 2.5 s.
 func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broker := startMosquitto(t, "sys_interval 1")
 	s := newServer(t, broker.address, t.TempDir(), "--broker.driver", "mosquitto")
 	s.waitReady(t)
-	testwait.Until(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
+	testwait.Until(t, "the node listens to who goes away",
+		func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
 	for name, leave := range map[string]func(*peer){
 		"disconnect": (*peer).leave,
 		"cut":        func(p *peer) { _ = p.conn.Close() },
@@ -53,7 +57,8 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, a watch of %v", name, age), func(t *testing.T) {
 				id := fmt.Sprintf("%s-%v", name, age)
 				o := watch(t, &target{address: broker.address}, id)
-				testwait.Until(t, "the watch is there", func() bool { return watchesOf(t, s, id) == 1 })
+				testwait.Until(t, "the watch is there",
+					func() bool { return watchesOf(t, s, id) == 1 })
 				<-time.After(age) // what is measured depends on it
 				left := time.Now()
 				leave(o)
@@ -61,27 +66,32 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 				took := time.Since(left)
 				t.Logf("%s, a watch of %v: ended after %v", name, age, took.Round(time.Millisecond))
 				if most := 5 * time.Second; took > most {
-					t.Errorf("%s, a watch of %v: ended after %v, want at most %v", name, age, took, most)
+					t.Errorf("%s, a watch of %v: ended after %v, want at most %v", name, age, took,
+						most)
 				}
 			})
 		}
 	}
 	watch(t, &target{address: broker.address}, "restart")
 	testwait.Until(t, "the watch is there", func() bool { return watchesOf(t, s, "restart") == 1 })
-	<-time.After(8 * time.Second) // a younger watch would stay: nodes know the time of the broker's start only to within seconds
+	// a younger watch would stay: nodes know the time of the broker's start only to within seconds
+	<-time.After(8 * time.Second)
 	broker.kill()
 	broker.start(t)
-	testwait.Until(t, "the watch ends with the broker", func() bool { return watchesOf(t, s, "restart") == 0 })
+	testwait.Until(t, "the watch ends with the broker",
+		func() bool { return watchesOf(t, s, "restart") == 0 })
 }
 
-// † A client disconnects and reconnects at once, or takes over its own session, and makes a new watch. The broker may report the end of the earlier
-// connection late: that does not end the new watch.
+// † A client disconnects and reconnects at once, or takes over its own session, and makes a new
+// watch. The broker may report the end of the earlier connection late: that does not end the new
+// watch.
 func TestLateDisconnectEndsNoNewWatchOnMosquitto(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
 	s := newServer(t, broker.address, t.TempDir(), "--broker.driver", "mosquitto")
 	s.waitReady(t)
-	testwait.Until(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
+	testwait.Until(t, "the node listens to who goes away",
+		func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
 	const clients = 20
 	for round := range 3 {
 		for i := range clients {
@@ -90,9 +100,11 @@ func TestLateDisconnectEndsNoNewWatchOnMosquitto(t *testing.T) {
 			if i%2 == 0 {
 				before.leave()
 			}
-			watch(t, &target{address: broker.address}, id) // for odd i, it takes over the session of the first connection
+			// for odd i, it takes over the session of the first connection
+			watch(t, &target{address: broker.address}, id)
 		}
-		// A node handles each disconnect a second time after 2.5 s, with its next marker (a message that it sends itself through the broker).
+		// A node handles each disconnect a second time after 2.5 s, with its next marker (a message
+		// that it sends itself through the broker).
 		<-time.After(4 * time.Second)
 		for i := range clients {
 			if id := fmt.Sprintf("c%d", i); watchesOf(t, s, id) != 1 {
@@ -100,7 +112,8 @@ func TestLateDisconnectEndsNoNewWatchOnMosquitto(t *testing.T) {
 			}
 		}
 	}
-	if counter := `holdfast_client_disconnects_total{result="logged"} `; !strings.Contains(s.metrics(t), counter) || strings.Contains(s.metrics(t), counter+"0\n") {
+	if counter := `holdfast_client_disconnects_total{result="logged"} `; !strings.Contains(
+		s.metrics(t), counter) || strings.Contains(s.metrics(t), counter+"0\n") {
 		t.Error("disconnects are not counted")
 	}
 }

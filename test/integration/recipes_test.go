@@ -18,7 +18,8 @@ func TestRecipesWorkWhenPasted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recipes := regexp.MustCompile("(?s)\n## ([^\n]+)\n.*?```sh\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	recipes := regexp.MustCompile("(?s)\n## ([^\n]+)\n.*?```sh\n(.*?)```").FindAllStringSubmatch(
+		string(page), -1)
 	if sections := strings.Count(string(page), "\n## "); sections == 0 || len(recipes) != sections {
 		t.Fatalf("%d recipes in %d sections", len(recipes), sections)
 	}
@@ -32,9 +33,11 @@ func TestRecipesWorkWhenPasted(t *testing.T) {
 	}
 }
 
-// checkRecipe runs a script and checks that it prints the lines of its comments "# prints: …", in this order.
+// checkRecipe runs a script and checks that it prints the lines of its comments "# prints: …", in
+// this order.
 func checkRecipe(t *testing.T, target *target, script string) {
-	printed, err := runScript(t, t.TempDir(), "set -euo pipefail\n"+script, "HOLDFAST_BROKER=mqtt://"+target.address)
+	printed, err := runScript(t, t.TempDir(), "set -euo pipefail\n"+script,
+		"HOLDFAST_BROKER=mqtt://"+target.address)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, printed)
 	}
@@ -50,15 +53,18 @@ func checkRecipe(t *testing.T, target *target, script string) {
 	}
 }
 
-// runScript runs a script in bash, in a folder, with the holdfast command in its path. It returns what was printed, and ends what was left in the
-// background.
-func runScript(t *testing.T, folder, script string, environment ...string) (printed string, failure error) {
+// runScript runs a script in bash, in a folder, with the holdfast command in its path. It returns
+// what was printed, and ends what was left in the background.
+func runScript(t *testing.T, folder, script string, environment ...string) (printed string,
+	failure error,
+) {
 	t.Helper()
 	path := t.TempDir()
 	if err := os.Symlink(binary, filepath.Join(path, "holdfast")); err != nil {
 		t.Fatal(err)
 	}
-	output, err := os.Create(filepath.Join(path, "output")) // a file: a pipe would be open as long as anything runs in the background
+	// a file: a pipe would be open as long as anything runs in the background
+	output, err := os.Create(filepath.Join(path, "output"))
 	if err != nil {
 		t.Fatal(err)
 	}

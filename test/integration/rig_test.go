@@ -1,5 +1,6 @@
-// Package integration runs the real holdfast command against real brokers. Most clients share no code with it: plain MQTT
-// clients, mosquitto_rr and Debian's python3-paho-mqtt. Some tests use package client.
+// Package integration runs the real holdfast command against real brokers. Most clients share no
+// code with it: plain MQTT clients, mosquitto_rr and Debian's python3-paho-mqtt. Some tests use
+// package client.
 package integration
 
 import (
@@ -42,7 +43,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// need returns the path of a program. If it is missing, the test fails: make test installs what these tests need.
+// need returns the path of a program. If it is missing, the test fails: make test installs what
+// these tests need.
 func need(t testing.TB, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
@@ -133,10 +135,12 @@ func (p *process) stop() (int, time.Duration) {
 	return p.command.ProcessState.ExitCode(), time.Since(began)
 }
 
-// nextPort counts the ports that freePort has tried: none is tried twice. Where freePort begins depends on the process id.
+// nextPort counts the ports that freePort has tried: none is tried twice. Where freePort begins
+// depends on the process id.
 var nextPort atomic.Uint32
 
-// freePort returns a port on which no process listens now. It is below the range from which Linux takes the local ports of connections.
+// freePort returns a port on which no process listens now. It is below the range from which Linux
+// takes the local ports of connections.
 func freePort(t testing.TB) int {
 	t.Helper()
 	const first, count = 20_000, 12_000
@@ -162,9 +166,13 @@ type mosquitto struct {
 func startMosquitto(t testing.TB, extra ...string) *mosquitto {
 	t.Helper()
 	port := freePort(t)
-	m := &mosquitto{address: fmt.Sprintf("127.0.0.1:%d", port), config: filepath.Join(t.TempDir(), "mosquitto.conf")}
+	m := &mosquitto{
+		address: fmt.Sprintf("127.0.0.1:%d", port),
+		config:  filepath.Join(t.TempDir(), "mosquitto.conf"),
+	}
 	lines := append([]string{
-		"include_dir " + flow(t), fmt.Sprintf("listener %d 127.0.0.1", port), "allow_anonymous true", "log_dest stderr",
+		"include_dir " + flow(t), fmt.Sprintf("listener %d 127.0.0.1", port),
+		"allow_anonymous true", "log_dest stderr",
 	}, extra...)
 	if err := os.WriteFile(m.config, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -176,7 +184,8 @@ func startMosquitto(t testing.TB, extra ...string) *mosquitto {
 // deployed is the folder with the configuration that docs/brokers/mosquitto.md describes.
 const deployed = "../../deploy/mosquitto"
 
-// flow returns a new folder that holds only flow.conf: queues, sizes and logging, but neither TLS nor users.
+// flow returns a new folder that holds only flow.conf: queues, sizes and logging, but neither TLS
+// nor users.
 func flow(t testing.TB) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -208,16 +217,21 @@ type server struct {
 	health, admin string
 	arguments     []string
 
-	program           string // path of the executable; if empty, the binary under test
-	id, peer, dataDir string // set only for a member of a cluster: node name, address for the other members, data folder
+	program string // path of the executable; if empty, the binary under test
+	// set only for a member of a cluster: node name, address for the other members, data folder
+	id, peer, dataDir string
 }
 
 func newServer(t testing.TB, broker, dataDir string, extra ...string) *server {
 	t.Helper()
-	s := &server{health: fmt.Sprintf("127.0.0.1:%d", freePort(t)), admin: fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+	s := &server{
+		health: fmt.Sprintf("127.0.0.1:%d", freePort(t)),
+		admin:  fmt.Sprintf("127.0.0.1:%d", freePort(t)),
+	}
 	s.arguments = append([]string{
 		"server", "--node.id", "n1", "--node.dataDir", dataDir, "--broker.addresses", broker,
-		"--health.listen", s.health, "--admin.listen", s.admin, "--log.level", "debug", "--node.minFreeDisk", "0",
+		"--health.listen", s.health, "--admin.listen", s.admin, "--log.level", "debug",
+		"--node.minFreeDisk", "0",
 	}, extra...)
 	s.start(t)
 	return s
@@ -234,7 +248,8 @@ func (s *server) start(t testing.TB) {
 
 func (s *server) waitReady(t testing.TB) {
 	t.Helper()
-	testwait.Until(t, "the server is ready", func() bool { return httpStatus("http://"+s.health+"/readyz") == http.StatusOK })
+	testwait.Until(t, "the server is ready",
+		func() bool { return httpStatus("http://"+s.health+"/readyz") == http.StatusOK })
 }
 
 func httpStatus(url string) int {
@@ -249,16 +264,22 @@ func httpStatus(url string) int {
 
 // target is a store behind a broker.
 type target struct {
-	name     string
-	address  string // of the broker
-	embedded bool   // it is the embedded broker, which knows who publishes, and delivers notifications without a subscription
+	name    string
+	address string // of the broker
+	// it is the embedded broker, which knows who publishes, and delivers notifications without a
+	// subscription
+	embedded bool
 }
 
 func startEmbedded(t testing.TB, extra ...string) *target {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	p := start(t, binary, append([]string{"dev", "--listen", address, "--data", filepath.Join(t.TempDir(), "dev"), "--log.level", "debug"}, extra...)...)
-	testwait.Until(t, "holdfast dev is ready", func() bool { return strings.Contains(p.output.String(), "Holdfast is ready") })
+	p := start(t, binary, append([]string{
+		"dev", "--listen", address, "--data",
+		filepath.Join(t.TempDir(), "dev"), "--log.level", "debug",
+	}, extra...)...)
+	testwait.Until(t, "holdfast dev is ready",
+		func() bool { return strings.Contains(p.output.String(), "Holdfast is ready") })
 	return &target{name: "embedded", address: address, embedded: true}
 }
 
@@ -269,11 +290,13 @@ func startBehindMosquitto(t testing.TB, extra ...string) *target {
 	return &target{name: "mosquitto", address: broker.address}
 }
 
-// withMirrors returns the settings of the store that test/brokers starts. A test with these settings can run there, too (onBoth).
+// withMirrors returns the settings of the store that test/brokers starts. A test with these
+// settings can run there, too (onBoth).
 func withMirrors() []string { return []string{"--mirrors", "mirrored/*=mirror/"} }
 
-// onBoth runs a test twice: with the embedded broker and with Mosquitto. If HOLDFAST_TEST_BROKER is set, it runs the test once, with the store that
-// test/brokers has started behind that broker. extra are the settings of the store.
+// onBoth runs a test twice: with the embedded broker and with Mosquitto. If HOLDFAST_TEST_BROKER is
+// set, it runs the test once, with the store that test/brokers has started behind that broker.
+// extra are the settings of the store.
 func onBoth(t *testing.T, extra []string, test func(t *testing.T, target *target)) {
 	if address := os.Getenv("HOLDFAST_TEST_BROKER"); address != "" {
 		if extra != nil && !slices.Equal(extra, withMirrors()) {
@@ -297,7 +320,9 @@ func holdfast(t testing.TB, address, stdin string, arguments ...string) (string,
 }
 
 // holdfastWith is holdfast, but also returns what the command wrote to standard error.
-func holdfastWith(t testing.TB, address, stdin string, arguments ...string) (printed, faults string, code int) {
+func holdfastWith(t testing.TB, address, stdin string, arguments ...string) (printed, faults string,
+	code int,
+) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -25,12 +25,19 @@ func TestNothingShowsMoreThanARead(t *testing.T) {
 	set := func(key string, more ...string) {
 		t.Helper()
 		arguments := append([]string{"SET", key, "v"}, more...)
-		must(t, writer.call(request{payload: array(arguments...), properties: []string{"__ts", now()}}), "+OK\r\n")
+		must(t, writer.call(request{
+			payload:    array(arguments...),
+			properties: []string{"__ts", now()},
+		}), "+OK\r\n")
 	}
 	set("secret/1")
 	set("box/1")
 	for _, command := range [][]string{
-		{"GET", "secret/1"}, {"KEYNOTIFY", "secret/1"}, {"KEYNOTIFY", "box/1"}, {"GET", "box/1"}, {"DEL", "secret/1"},
+		{"GET", "secret/1"},
+		{"KEYNOTIFY", "secret/1"},
+		{"KEYNOTIFY", "box/1"},
+		{"GET", "box/1"},
+		{"DEL", "secret/1"},
 	} {
 		must(t, reader.call(request{payload: array(command...)}), "-ERR not authorized\r\n")
 	}
@@ -44,7 +51,8 @@ func TestNothingShowsMoreThanARead(t *testing.T) {
 	for _, key := range []string{"secret/3", "box/3", "open/1"} {
 		parts = append(parts, array("SET", key, "v"))
 	}
-	must(t, writer.call(request{payload: array(parts...), properties: []string{"__ts", now()}}), "*3\r\n+OK\r\n+OK\r\n+OK\r\n")
+	must(t, writer.call(request{payload: array(parts...), properties: []string{"__ts", now()}}),
+		"*3\r\n+OK\r\n+OK\r\n+OK\r\n")
 	testwait.Until(t, "the key has expired", func() bool {
 		return string(writer.call(request{payload: array("GET", "secret/2")}).Payload) == "$-1\r\n"
 	})
@@ -53,13 +61,16 @@ func TestNothingShowsMoreThanARead(t *testing.T) {
 		t.Fatalf("the first notification is on %s", notified.Topic)
 	}
 	set("open/2") // whatever the expiry has told came before this
-	if notified = reader.receive(); !strings.HasSuffix(notified.Topic, fmt.Sprintf("%X", "open/2")) {
+	if notified = reader.receive(); !strings.HasSuffix(notified.Topic,
+		fmt.Sprintf("%X", "open/2")) {
 		t.Fatalf("the second notification is on %s", notified.Topic)
 	}
-	if page := string(reader.call(request{payload: array("SCAN", "*")}).Payload); !strings.Contains(page, "open/1") || strings.Contains(page, "secret") || strings.Contains(page, "box") {
+	if page := string(reader.call(request{payload: array("SCAN", "*")}).Payload); !strings.Contains(
+		page, "open/1") || strings.Contains(page, "secret") || strings.Contains(page, "box") {
 		t.Errorf("SCAN: %q", page)
 	}
-	follower, err := client.Connect(t.Context(), client.Config{Addresses: []string{"mqtt://" + target.address}, ClientID: "reader"})
+	follower, err := client.Connect(t.Context(),
+		client.Config{Addresses: []string{"mqtt://" + target.address}, ClientID: "reader"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +100,10 @@ func TestNothingShowsMoreThanARead(t *testing.T) {
 func TestHealthPortShowsNoKeys(t *testing.T) {
 	s := newServer(t, "mqtt://"+startMosquitto(t).address, t.TempDir())
 	s.waitReady(t)
-	for _, path := range []string{"/v1/keys", "/v1/export", "/v1/watches", "/v1/mirrors", "/ui", "/"} {
+	for _, path := range []string{
+		"/v1/keys", "/v1/export", "/v1/watches", "/v1/mirrors", "/ui",
+		"/",
+	} {
 		if code := httpStatus("http://" + s.health + path); code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, code)
 		}

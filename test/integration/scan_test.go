@@ -16,7 +16,10 @@ import (
 func setKeys(t *testing.T, p *peer, keys []string) {
 	t.Helper()
 	for _, key := range keys {
-		if reply := p.call(request{payload: array("SET", key, "v"), properties: []string{"__ts", now()}}); string(reply.Payload) != "+OK\r\n" {
+		if reply := p.call(request{
+			payload:    array("SET", key, "v"),
+			properties: []string{"__ts", now()},
+		}); string(reply.Payload) != "+OK\r\n" {
 			t.Fatalf("SET %s: %q", key, reply.Payload)
 		}
 	}
@@ -35,7 +38,8 @@ func scanPages(t *testing.T, p *peer, pattern string) (pages [][]string) {
 	}
 }
 
-// scanPage returns the keys of one page of a SCAN, and the continuation token, which is empty on the last page.
+// scanPage returns the keys of one page of a SCAN, and the continuation token, which is empty on
+// the last page.
 func scanPage(t *testing.T, p *peer, pattern, token string) (keys []string, next string) {
 	t.Helper()
 	arguments := []string{"SCAN", pattern}
@@ -51,7 +55,8 @@ func scanPage(t *testing.T, p *peer, pattern, token string) (keys []string, next
 		keys = append(keys, string(key))
 	}
 	next = string(reply.Next)
-	// The same as literal bytes: an array of the keys, and of the token unless this is the last page.
+	// The same as literal bytes: an array of the keys, and of the token unless this is the last
+	// page.
 	bulk := func(text string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(text), text) }
 	literal := fmt.Sprintf("*%d\r\n*%d\r\n", 1+min(1, len(next)), len(keys))
 	for _, key := range keys {
@@ -66,7 +71,8 @@ func scanPage(t *testing.T, p *peer, pattern, token string) (keys []string, next
 	return keys, next
 }
 
-// A SCAN of more keys than a page holds goes on with the continuation token of each page. `holdfast scan` prints the keys of all pages.
+// A SCAN of more keys than a page holds goes on with the continuation token of each page. `holdfast
+// scan` prints the keys of all pages.
 func TestScanGoesOnFromPageToPage(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "scanner", false)
@@ -76,12 +82,15 @@ func TestScanGoesOnFromPageToPage(t *testing.T) {
 		}
 		setKeys(t, p, keys)
 		pages := scanPages(t, p, "many/*")
-		if len(pages) != 2 || len(pages[0]) != 1000 || !slices.Equal(slices.Concat(pages...), keys) {
+		if len(pages) != 2 || len(pages[0]) != 1000 ||
+			!slices.Equal(slices.Concat(pages...), keys) {
 			t.Errorf("%d pages with %d keys", len(pages), len(slices.Concat(pages...)))
 		}
 		// The pattern of a later page may be another one.
 		_, token := scanPage(t, p, "many/*", "")
-		if rest, _ := scanPage(t, p, "many/*9", token); !slices.Equal(rest, slices.DeleteFunc(slices.Clone(pages[1]), func(key string) bool { return key[len(key)-1] != '9' })) {
+		if rest, _ := scanPage(t, p, "many/*9", token); !slices.Equal(rest,
+			slices.DeleteFunc(slices.Clone(pages[1]),
+				func(key string) bool { return key[len(key)-1] != '9' })) {
 			t.Errorf("another pattern with the token of a page: %q", rest)
 		}
 		if target.name == "external" {
@@ -89,7 +98,11 @@ func TestScanGoesOnFromPageToPage(t *testing.T) {
 		}
 		for output, line := range map[string]func(string) string{
 			"text": func(key string) string { return key },
-			"json": func(key string) string { encoded, _ := json.Marshal(key); return string(encoded) },
+			"json": func(key string) string {
+				encoded,
+					_ := json.Marshal(key)
+				return string(encoded)
+			},
 		} {
 			t.Run(output, func(t *testing.T) {
 				out, code := holdfast(t, target.address, "", "scan", "many/*", "-o", output)
@@ -99,7 +112,8 @@ func TestScanGoesOnFromPageToPage(t *testing.T) {
 				}
 			})
 		}
-		if out, code := holdfast(t, target.address, "", "scan", "nothing/*"); code != 0 || out != "" {
+		if out, code := holdfast(t, target.address, "", "scan", "nothing/*"); code != 0 ||
+			out != "" {
 			t.Errorf("a scan of nothing: code %d, %q", code, out)
 		}
 		if _, code := holdfast(t, target.address, "", "scan", "["); code == 0 {
@@ -118,12 +132,14 @@ func TestScanFitsIntoTheBrokersPackets(t *testing.T) {
 		keys = append(keys, fmt.Sprintf("packets/%03d/%s", i, strings.Repeat("x", 60)))
 	}
 	setKeys(t, p, keys)
-	if pages := scanPages(t, p, "packets/*"); len(pages) < 4 || !slices.Equal(slices.Concat(pages...), keys) {
+	if pages := scanPages(t, p, "packets/*"); len(pages) < 4 ||
+		!slices.Equal(slices.Concat(pages...), keys) {
 		t.Errorf("%d pages with %d keys", len(pages), len(slices.Concat(pages...)))
 	}
 }
 
-// SCAN returns only the keys that the client may read, also if the client claims another id in __srcId.
+// SCAN returns only the keys that the client may read, also if the client claims another id in
+// __srcId.
 func TestScanShowsOnlyKeysThatTheClientMayRead(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
@@ -135,19 +151,27 @@ func TestScanShowsOnlyKeysThatTheClientMayRead(t *testing.T) {
 		properties []string
 		want       string
 	}{
-		"press":                      {press, nil, "*1\r\n*1\r\n$11\r\nown/press-1\r\n"},
-		"robot":                      {robot, nil, "*1\r\n*1\r\n$11\r\nown/robot-1\r\n"},
-		"robot that claims to press": {robot, []string{"__srcId", "press-1"}, "*1\r\n*1\r\n$11\r\nown/robot-1\r\n"},
+		"press": {press, nil, "*1\r\n*1\r\n$11\r\nown/press-1\r\n"},
+		"robot": {robot, nil, "*1\r\n*1\r\n$11\r\nown/robot-1\r\n"},
+		"robot that claims to press": {
+			robot,
+			[]string{"__srcId", "press-1"},
+			"*1\r\n*1\r\n$11\r\nown/robot-1\r\n",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if reply := test.peer.call(request{payload: array("SCAN", "own/*"), properties: test.properties}); string(reply.Payload) != test.want {
+			if reply := test.peer.call(request{
+				payload:    array("SCAN", "own/*"),
+				properties: test.properties,
+			}); string(reply.Payload) != test.want {
 				t.Errorf("%q, want %q", reply.Payload, test.want)
 			}
 		})
 	}
 }
 
-// A continuation token stays valid after kill -9 of all nodes and their restart, and after a leader change.
+// A continuation token stays valid after kill -9 of all nodes and their restart, and after a leader
+// change.
 func TestScanTokenSurvivesRestartsAndLeaders(t *testing.T) {
 	broker := startMosquitto(t, "max_packet_size 4000")
 	m := startMembers(t, 3, "mqtt://"+broker.address)
@@ -189,7 +213,8 @@ func TestScanTokenSurvivesRestartsAndLeaders(t *testing.T) {
 	}
 }
 
-// SCANs beyond the limit on those that run at a time are refused. The client library sends them again, and all succeed.
+// SCANs beyond the limit on those that run at a time are refused. The client library sends them
+// again, and all succeed.
 func TestManyScansAtATimeAreRefusedAndAskedAgain(t *testing.T) {
 	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir())
@@ -200,7 +225,8 @@ func TestManyScansAtATimeAreRefusedAndAskedAgain(t *testing.T) {
 	}
 	refused := func() bool {
 		const counter = `holdfast_requests_refused_total{reason="scans"} `
-		return strings.Contains(s.metrics(t), counter) && !strings.Contains(s.metrics(t), counter+"0\n")
+		return strings.Contains(s.metrics(t), counter) &&
+			!strings.Contains(s.metrics(t), counter+"0\n")
 	}
 	testwait.Until(t, "a scan is refused", func() bool {
 		var work sync.WaitGroup

@@ -13,14 +13,16 @@ import (
 	"holdfast/internal/testwait"
 )
 
-// A node and the client commands connect to a broker that demands TLS, a client certificate and a login, although the first of its two addresses is dead.
+// A node and the client commands connect to a broker that demands TLS, a client certificate and a
+// login, although the first of its two addresses is dead.
 func TestNodesAndCommandsUseTLSAndLogin(t *testing.T) {
 	ca := testcert.NewAuthority(t)
 	for _, name := range []string{"broker", "node", "person"} {
 		ca.Issue(name, "127.0.0.1")
 	}
 	passwords := ca.File("passwords")
-	if output, err := exec.Command(need(t, "mosquitto_passwd"), "-c", "-b", passwords, "user", "secret").CombinedOutput(); err != nil {
+	if output, err := exec.Command(need(t, "mosquitto_passwd"), "-c", "-b", passwords, "user",
+		"secret").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
 	// Mosquitto gives up root's rights before it reads the passwords.
@@ -33,7 +35,8 @@ func TestNodesAndCommandsUseTLSAndLogin(t *testing.T) {
 	if err := os.Chmod(passwords, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	broker := startMosquitto(t, "cafile "+ca.File("ca.crt"), "certfile "+ca.File("broker.crt"), "keyfile "+ca.File("broker.key"),
+	broker := startMosquitto(t, "cafile "+ca.File("ca.crt"), "certfile "+ca.File("broker.crt"),
+		"keyfile "+ca.File("broker.key"),
 		"require_certificate true", "password_file "+passwords, "allow_anonymous false")
 	secret := ca.File("secret")
 	if err := os.WriteFile(secret, []byte("secret\n"), 0o600); err != nil {
@@ -42,8 +45,10 @@ func TestNodesAndCommandsUseTLSAndLogin(t *testing.T) {
 	dead := fmt.Sprintf("mqtts://127.0.0.1:%d", freePort(t))
 	config := ca.File("holdfast.yaml")
 	text := strings.Join([]string{
-		"broker:", "  addresses: [" + dead + ", mqtts://" + broker.address + "]", "  username: user", "  passwordFile: " + secret,
-		"  tls:", "    caFile: " + ca.File("ca.crt"), "    certFile: " + ca.File("node.crt"), "    keyFile: " + ca.File("node.key"),
+		"broker:", "  addresses: [" + dead + ", mqtts://" + broker.address + "]",
+		"  username: user", "  passwordFile: " + secret,
+		"  tls:", "    caFile: " + ca.File("ca.crt"), "    certFile: " + ca.File("node.crt"),
+		"    keyFile: " + ca.File("node.key"),
 	}, "\n")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -51,7 +56,8 @@ func TestNodesAndCommandsUseTLSAndLogin(t *testing.T) {
 	if out, code := holdfast(t, broker.address, "", "config", "check", config); code != 0 {
 		t.Fatalf("config check: code %d: %s", code, out)
 	}
-	missing := filepath.Join(t.TempDir(), "missing.yaml") // the certificates that it names do not exist
+	// the certificates that it names do not exist
+	missing := filepath.Join(t.TempDir(), "missing.yaml")
 	faulty := "node: {id: n1}\nbroker: {addresses: ['mqtt://b:1883']}\nadmin: {listen: '127.0.0.1:0', tls: {caFile: /no/ca, certFile: /no/cert, keyFile: /no/key}}\n"
 	if err := os.WriteFile(missing, []byte(faulty), 0o600); err != nil {
 		t.Fatal(err)
@@ -62,13 +68,15 @@ func TestNodesAndCommandsUseTLSAndLogin(t *testing.T) {
 	s := newServer(t, dead+",mqtts://"+broker.address, t.TempDir(), "--config", config)
 	s.waitReady(t)
 	login := []string{
-		"--broker", dead + ",mqtts://" + broker.address, "--ca-file", ca.File("ca.crt"), "--cert-file", ca.File("person.crt"),
+		"--broker", dead + ",mqtts://" + broker.address, "--ca-file", ca.File("ca.crt"),
+		"--cert-file", ca.File("person.crt"),
 		"--key-file", ca.File("person.key"), "--username", "user", "--password-file", secret,
 	}
 	if _, code := holdfast(t, "", "", append([]string{"set", "k", "v"}, login...)...); code != 0 {
 		t.Errorf("set: code %d", code)
 	}
-	if out, code := holdfast(t, "", "", append([]string{"get", "k"}, login...)...); code != 0 || out != "v" {
+	if out, code := holdfast(t, "", "", append([]string{"get", "k"}, login...)...); code != 0 ||
+		out != "v" {
 		t.Errorf("get: code %d, %q", code, out)
 	}
 	other := testcert.NewAuthority(t)
@@ -78,18 +86,24 @@ func TestNodesAndCommandsUseTLSAndLogin(t *testing.T) {
 		"a wrong password":      {"--password-file", ca.File("ca.crt")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, code := holdfast(t, "", "", append(append([]string{"get", "k", "--timeout", "3s"}, login...), arguments...)...); code == 0 {
+			if _, code := holdfast(t, "", "",
+				append(append([]string{"get", "k", "--timeout", "3s"}, login...),
+					arguments...)...); code == 0 {
 				t.Errorf("%s is accepted", name)
 			}
 		})
 	}
 }
 
-// When the file with the broker's certificate authority changes, the node accepts the new authority without a restart.
+// When the file with the broker's certificate authority changes, the node accepts the new authority
+// without a restart.
 func TestAuthorityOfTheBrokerIsReadAgain(t *testing.T) {
 	folder := t.TempDir()
 	place := func(ca *testcert.Authority) {
-		for from, to := range map[string]string{"ca.crt": "ca.crt", "broker.crt": "broker.crt", "broker.key": "broker.key"} {
+		for from, to := range map[string]string{
+			"ca.crt": "ca.crt", "broker.crt": "broker.crt",
+			"broker.key": "broker.key",
+		} {
 			data, err := os.ReadFile(ca.File(from))
 			if err != nil {
 				t.Fatal(err)
@@ -103,12 +117,15 @@ func TestAuthorityOfTheBrokerIsReadAgain(t *testing.T) {
 	first.Issue("broker", "127.0.0.1")
 	second.Issue("broker", "127.0.0.1")
 	place(first)
-	broker := startMosquitto(t, "user root", "certfile "+filepath.Join(folder, "broker.crt"), "keyfile "+filepath.Join(folder, "broker.key"))
-	s := newServer(t, "mqtts://"+broker.address, t.TempDir(), "--broker.tls.caFile", filepath.Join(folder, "ca.crt"))
+	broker := startMosquitto(t, "user root", "certfile "+filepath.Join(folder, "broker.crt"),
+		"keyfile "+filepath.Join(folder, "broker.key"))
+	s := newServer(t, "mqtts://"+broker.address, t.TempDir(), "--broker.tls.caFile",
+		filepath.Join(folder, "ca.crt"))
 	s.waitReady(t)
 	place(second)
 	broker.kill()
-	testwait.Until(t, "it has lost its broker", func() bool { return httpStatus("http://"+s.health+"/readyz") != http.StatusOK })
+	testwait.Until(t, "it has lost its broker",
+		func() bool { return httpStatus("http://"+s.health+"/readyz") != http.StatusOK })
 	broker.start(t)
 	s.waitReady(t)
 }

@@ -12,8 +12,8 @@ import (
 	"holdfast/test/mutants"
 )
 
-// A rolling upgrade fails no request, and nothing of the new version of the log is written before every
-// member knows it. A build that does not know the version in force stops, and says why.
+// A rolling upgrade fails no request, and nothing of the new version of the log is written before
+// every member knows it. A build that does not know the version in force stops, and says why.
 func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 	next := filepath.Join(t.TempDir(), "holdfast-next")
 	overlay, err := mutants.Overlay(t.Context(), t.TempDir(), mutants.NextVersion())
@@ -45,7 +45,8 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 		l.progress(100)
 	}
 	m.awaitAgreement(t, 3)
-	testwait.Until(t, "the next version is in force", func() bool { return m.leader(t).logVersion(t) == 2 })
+	testwait.Until(t, "the next version is in force",
+		func() bool { return m.leader(t).logVersion(t) == 2 })
 	l.progress(100)
 	l.stop()
 	l.check(t, broker.address)
@@ -59,7 +60,9 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the old build runs with the newer log")
 	}
-	if code := s.command.ProcessState.ExitCode(); code == 0 || !strings.Contains(s.output.String(), "written by a newer version of holdfast: upgrade this node") {
+	if code := s.command.ProcessState.ExitCode(); code == 0 ||
+		!strings.Contains(s.output.String(),
+			"written by a newer version of holdfast: upgrade this node") {
 		t.Errorf("exit code %d, without the reason", code)
 	}
 }

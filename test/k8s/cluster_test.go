@@ -21,7 +21,8 @@ import (
 	"holdfast/internal/testwait"
 )
 
-// The release under test. Its broker is a Mosquitto outside of Kubernetes, at the address of the first node, as in many plants.
+// The release under test. Its broker is a Mosquitto outside of Kubernetes, at the address of the
+// first node, as in many plants.
 const (
 	namespace  = "plant"
 	name       = "store-holdfast"
@@ -39,7 +40,10 @@ type kubernetes struct {
 func startKubernetes(t *testing.T) *kubernetes {
 	t.Helper()
 	binaries(t, "kubelet", "coredns", "helm")
-	k := &kubernetes{chart: absolute(t, chart), holdfast: absolute(t, "../../bin/linux-"+runtime.GOARCH+"/holdfast")}
+	k := &kubernetes{
+		chart:    absolute(t, chart),
+		holdfast: absolute(t, "../../bin/linux-"+runtime.GOARCH+"/holdfast"),
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("logs are kept in %s", k.keepLogs())
@@ -48,14 +52,16 @@ func startKubernetes(t *testing.T) *kubernetes {
 			t.Errorf("%v: %s", err, output)
 		}
 	})
-	if output, err := exec.CommandContext(t.Context(), "cluster/cluster.sh", "up", absolute(t, imagesFile)).CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(t.Context(), "cluster/cluster.sh", "up",
+		absolute(t, imagesFile)).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
 	k.startMosquitto(t)
 	k.makeVolumes(t)
 	for _, name := range []string{namespace, "second"} {
 		k.must(t, "kubectl", "create", "namespace", name)
-		k.must(t, "kubectl", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+		k.must(t, "kubectl", "label", "namespace", name,
+			"pod-security.kubernetes.io/enforce=restricted")
 	}
 	return k
 }
@@ -69,10 +75,12 @@ func absolute(t testing.TB, path string) string {
 	return full
 }
 
-// keepLogs copies the logs of the cluster's programs to a folder that outlives the cluster, and returns that folder.
+// keepLogs copies the logs of the cluster's programs to a folder that outlives the cluster, and
+// returns that folder.
 func (k *kubernetes) keepLogs() string {
 	const folder = "../../report/k8s/logs"
-	if output, err := exec.Command("cp", "-rT", runFolder+"/logs", folder).CombinedOutput(); err != nil {
+	if output, err := exec.Command("cp", "-rT", runFolder+"/logs",
+		folder).CombinedOutput(); err != nil {
 		return fmt.Sprintf("nowhere: %v: %s", err, output)
 	}
 	return folder
@@ -81,7 +89,8 @@ func (k *kubernetes) keepLogs() string {
 // command prepares a command that runs inside the cluster.
 func (k *kubernetes) command(t testing.TB, arguments ...string) *exec.Cmd {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), "cluster/cluster.sh", append([]string{"exec"}, arguments...)...)
+	command := exec.CommandContext(t.Context(), "cluster/cluster.sh",
+		append([]string{"exec"}, arguments...)...)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
 	command.WaitDelay = 5 * time.Second
@@ -95,7 +104,8 @@ func (k *kubernetes) try(t testing.TB, arguments ...string) (string, error) {
 	command := k.command(t, arguments...)
 	command.Stdout, command.Stderr = &output, &complaint
 	if err := command.Run(); err != nil {
-		return output.String(), fmt.Errorf("%s: %w: %s%s", strings.Join(arguments, " "), err, complaint.String(), output.String())
+		return output.String(), fmt.Errorf("%s: %w: %s%s", strings.Join(arguments, " "), err,
+			complaint.String(), output.String())
 	}
 	return output.String(), nil
 }
@@ -135,7 +145,8 @@ func (k *kubernetes) makeVolumes(t *testing.T) {
 		if err := os.MkdirAll(folder, 0o777); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(folder, 0o777); err != nil { // the ownership of such a volume is not changed by Kubernetes
+		if err := os.Chmod(folder, 0o777); err != nil {
+			// the ownership of such a volume is not changed by Kubernetes
 			t.Fatal(err)
 		}
 		text += fmt.Sprintf("---\n{apiVersion: v1, kind: PersistentVolume, metadata: {name: volume-%d}, spec: {capacity: {storage: 8Gi}, accessModes: [ReadWriteOnce], "+
@@ -148,7 +159,8 @@ func (k *kubernetes) makeVolumes(t *testing.T) {
 func (k *kubernetes) pods(t testing.TB) []core.Pod {
 	t.Helper()
 	var list core.PodList
-	text := k.must(t, "kubectl", "-n", namespace, "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "json")
+	text := k.must(t, "kubectl", "-n", namespace, "get", "pods", "-l",
+		"app.kubernetes.io/component=node", "-o", "json")
 	if err := json.Unmarshal([]byte(text), &list); err != nil {
 		t.Fatal(err)
 	}
@@ -166,15 +178,17 @@ func (k *kubernetes) pod(t testing.TB, name string) *core.Pod {
 }
 
 func ready(pod *core.Pod) bool {
-	return pod != nil && pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c core.PodCondition) bool {
-		return c.Type == core.PodReady && c.Status == core.ConditionTrue
-	})
+	return pod != nil && pod.DeletionTimestamp == nil &&
+		slices.ContainsFunc(pod.Status.Conditions, func(c core.PodCondition) bool {
+			return c.Type == core.PodReady && c.Status == core.ConditionTrue
+		})
 }
 
 // operate runs a command of the product in a pod, as an operator would.
 func (k *kubernetes) operate(t testing.TB, pod string, arguments ...string) (string, error) {
 	t.Helper()
-	return k.try(t, append([]string{"kubectl", "-n", namespace, "exec", pod, "--", "/holdfast"}, arguments...)...)
+	return k.try(t, append([]string{"kubectl", "-n", namespace, "exec", pod, "--", "/holdfast"},
+		arguments...)...)
 }
 
 // member is one of the cluster's, as `raft list-peers` lists it.
@@ -218,18 +232,21 @@ func (k *kubernetes) lead(t testing.TB, node string) {
 		if k.leader(t) == node {
 			return true
 		}
-		_, _ = k.operate(t, name+"-0", "raft", "transfer-leader", node) // after a failure, eventually asks again
+		// after a failure, eventually asks again
+		_, _ = k.operate(t, name+"-0", "raft", "transfer-leader", node)
 		return false
 	})
 }
 
-// awaitAllReady waits until the cluster has size members. Each of them votes, answers, trails the leader by at most 100 entries, and has a ready pod.
+// awaitAllReady waits until the cluster has size members. Each of them votes, answers, trails the
+// leader by at most 100 entries, and has a ready pod.
 func (k *kubernetes) awaitAllReady(t testing.TB, size int) {
 	t.Helper()
 	testwait.Within(t, 2*time.Minute, fmt.Sprintf("%d members vote", size), func() bool {
 		list := k.members(t)
 		return len(list) == size && !slices.ContainsFunc(list, func(m member) bool {
-			return !m.Voter || m.State == "unreachable" || m.TrailsLeaderBy > 100 || !ready(k.pod(t, m.Node))
+			return !m.Voter || m.State == "unreachable" || m.TrailsLeaderBy > 100 ||
+				!ready(k.pod(t, m.Node))
 		})
 	})
 }
@@ -253,7 +270,9 @@ type load struct {
 
 func (k *kubernetes) startLoad(t testing.TB) *load {
 	t.Helper()
-	l := &load{command: k.command(t, k.holdfast, "bench", "--broker", mosquitto, "--rate", "200", "--outstanding", "1000", "--ratio", "50:50", "--duration", "1h", "--timeout", patience.String(), "-o", "json")}
+	l := &load{command: k.command(t, k.holdfast, "bench", "--broker", mosquitto, "--rate", "200",
+		"--outstanding", "1000", "--ratio", "50:50", "--duration", "1h", "--timeout",
+		patience.String(), "-o", "json")}
 	l.command.Stdout = &l.output
 	progress, err := l.command.StderrPipe()
 	if err != nil {
@@ -276,7 +295,8 @@ func (k *kubernetes) startLoad(t testing.TB) *load {
 	return l
 }
 
-// stop ends the load. Before that, it waits until each request that is under way has been answered or has timed out.
+// stop ends the load. Before that, it waits until each request that is under way has been answered
+// or has timed out.
 func (l *load) stop(t testing.TB) (result loadResult) {
 	t.Helper()
 	time.Sleep(patience + time.Second) // the interrupt forgets what is under way
@@ -284,7 +304,8 @@ func (l *load) stop(t testing.TB) (result loadResult) {
 		t.Fatal(err)
 	}
 	<-l.drained
-	ended := l.command.Wait() // often an error: the interrupt also ends the parent processes. Only a result counts
+	// often an error: the interrupt also ends the parent processes. Only a result counts
+	ended := l.command.Wait()
 	if err := json.Unmarshal(l.output.Bytes(), &result); err != nil {
 		t.Fatalf("%v, %v: %s%s", ended, err, l.output.String(), l.said.Text())
 	}

@@ -17,7 +17,8 @@ import (
 // chart is the folder of the chart.
 const chart = "../../helm/holdfast"
 
-// binaries returns the folder of the programs that build.sh has built. If a named one is missing, the test is skipped, or fails in CI.
+// binaries returns the folder of the programs that build.sh has built. If a named one is missing,
+// the test is skipped, or fails in CI.
 func binaries(t testing.TB, names ...string) string {
 	t.Helper()
 	output, err := exec.Command("./build.sh", "folder").Output()
@@ -36,14 +37,17 @@ func binaries(t testing.TB, names ...string) string {
 	return folder
 }
 
-// run runs a command and returns its standard output; what it said on the standard error output is in the error.
+// run runs a command and returns its standard output; what it said on the standard error output is
+// in the error.
 func run(ctx context.Context, name string, arguments ...string) (string, error) {
 	command := exec.CommandContext(ctx, name, arguments...)
 	command.WaitDelay = 5 * time.Second
 	var output, complaint bytes.Buffer
 	command.Stdout, command.Stderr = &output, &complaint
 	if err := command.Run(); err != nil {
-		return output.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(arguments, " "), err, complaint.String())
+		return output.String(),
+			fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(arguments, " "), err,
+				complaint.String())
 	}
 	return output.String(), nil
 }
@@ -67,7 +71,10 @@ type release struct{ objects []object }
 func template(t testing.TB, arguments ...string) (*release, error) {
 	t.Helper()
 	text, err := run(t.Context(), filepath.Join(binaries(t, "helm"), "helm"),
-		append([]string{"template", "store", chart, "--namespace", "plant", "--kube-version", "1.36.3"}, arguments...)...)
+		append([]string{
+			"template", "store", chart, "--namespace", "plant", "--kube-version",
+			"1.36.3",
+		}, arguments...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -15,10 +15,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// metricName finds the metrics of an expression, or of a line of /metrics: the whole name, with a histogram's _bucket, _sum or _count.
+// metricName finds the metrics of an expression, or of a line of /metrics: the whole name, with a
+// histogram's _bucket, _sum or _count.
 var metricName = regexp.MustCompile(`\bholdfast_[a-z_]+[a-z]`)
 
-// Every metric that an alert or the dashboard asks for is one that a node has, and every alert has its section in the documentation.
+// Every metric that an alert or the dashboard asks for is one that a node has, and every alert has
+// its section in the documentation.
 func TestAlertsAndDashboardKnowTheMetrics(t *testing.T) {
 	known := scrape(t)
 	var rules struct {
@@ -43,7 +45,8 @@ func TestAlertsAndDashboardKnowTheMetrics(t *testing.T) {
 	asked := 0
 	for _, rule := range rules.Groups[0].Rules {
 		asked += check(t, known, rule.Alert, rule.Expr)
-		if !strings.Contains(string(operations), "\n### "+rule.Alert+"\n") || rule.Annotations["runbook"] != "docs/operations.md#"+strings.ToLower(rule.Alert) {
+		if !strings.Contains(string(operations), "\n### "+rule.Alert+"\n") ||
+			rule.Annotations["runbook"] != "docs/operations.md#"+strings.ToLower(rule.Alert) {
 			t.Errorf("%s has no section in docs/operations.md", rule.Alert)
 		}
 	}
@@ -85,10 +88,13 @@ func check(t *testing.T, known map[string]bool, what, expression string) (asked 
 func scrape(t *testing.T) map[string]bool {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "holdfast")
-	if output, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-trimpath", "-o", program, "./cmd/holdfast").CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-trimpath",
+		"-o", program, "./cmd/holdfast").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	dev := exec.CommandContext(t.Context(), program, "dev", "--nodes", "1", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--health.listen", "127.0.0.1:0")
+	dev := exec.CommandContext(t.Context(), program, "dev", "--nodes", "1", "--data",
+		filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--health.listen",
+		"127.0.0.1:0")
 	dev.WaitDelay = 5 * time.Second
 	output, err := dev.StdoutPipe()
 	if err != nil {
@@ -140,8 +146,10 @@ func TestAlertsFireWhenTheyHaveTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tests = []byte(strings.Replace(string(tests), "[ALERTS]", "["+absolute(t, filepath.Join(chart, "files", "alerts.yaml"))+"]", 1))
-	if output, err := exec.CommandContext(t.Context(), promtool, "test", "rules", write(t, t.TempDir(), "tests.yaml", tests)).CombinedOutput(); err != nil {
+	tests = []byte(strings.Replace(string(tests), "[ALERTS]", "["+
+		absolute(t, filepath.Join(chart, "files", "alerts.yaml"))+"]", 1))
+	if output, err := exec.CommandContext(t.Context(), promtool, "test", "rules",
+		write(t, t.TempDir(), "tests.yaml", tests)).CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, output)
 	}
 }

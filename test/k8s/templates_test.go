@@ -35,14 +35,16 @@ func combinations(t testing.TB) []string {
 
 func TestChartPassesLint(t *testing.T) {
 	for _, file := range combinations(t) {
-		if _, err := run(t.Context(), filepath.Join(binaries(t, "helm"), "helm"), "lint", "--strict", chart, "--values", file); err != nil {
+		if _, err := run(t.Context(), filepath.Join(binaries(t, "helm"), "helm"), "lint",
+			"--strict", chart, "--values", file); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// Every object of every combination is read strictly into its type, so that a misspelt field is found; those of cert-manager are
-// checked against their schemas by TestChartInstallsUpgradesAndRollsBackWithoutWarnings.
+// Every object of every combination is read strictly into its type, so that a misspelt field is
+// found; those of cert-manager are checked against their schemas by
+// TestChartInstallsUpgradesAndRollsBackWithoutWarnings.
 func TestEveryObjectHasItsType(t *testing.T) {
 	for _, file := range combinations(t) {
 		r, err := template(t, "--values", file)
@@ -53,8 +55,10 @@ func TestEveryObjectHasItsType(t *testing.T) {
 			if err := yaml.UnmarshalStrict(o.text, typed(t, &o)); err != nil {
 				t.Errorf("%s: %s %s: %v", filepath.Base(file), o.Kind, o.Metadata.Name, err)
 			}
-			if o.Metadata.Labels["app.kubernetes.io/instance"] != "store" || o.Metadata.Labels["app.kubernetes.io/component"] == "" {
-				t.Errorf("%s: %s %s has the labels %v", filepath.Base(file), o.Kind, o.Metadata.Name, o.Metadata.Labels)
+			if o.Metadata.Labels["app.kubernetes.io/instance"] != "store" ||
+				o.Metadata.Labels["app.kubernetes.io/component"] == "" {
+				t.Errorf("%s: %s %s has the labels %v", filepath.Base(file), o.Kind,
+					o.Metadata.Name, o.Metadata.Labels)
 			}
 		}
 	}
@@ -99,7 +103,8 @@ func typed(t *testing.T, o *object) any {
 	}
 }
 
-// The node accepts the rendered configuration with the rendered environment, without warnings. The rendered peers agree with both.
+// The node accepts the rendered configuration with the rendered environment, without warnings. The
+// rendered peers agree with both.
 func TestConfigurationIsValid(t *testing.T) {
 	for _, file := range combinations(t) {
 		r, err := template(t, "--values", file)
@@ -115,7 +120,8 @@ func TestConfigurationIsValid(t *testing.T) {
 		environment := []string{"HOLDFAST_NODE_ID=" + set.Name + "-0"}
 		for _, variable := range set.Spec.Template.Spec.Containers[0].Env {
 			if variable.Value != "" {
-				environment = append(environment, variable.Name+"="+strings.ReplaceAll(variable.Value, "$(HOLDFAST_NODE_ID)", set.Name+"-0"))
+				environment = append(environment, variable.Name+"="+
+					strings.ReplaceAll(variable.Value, "$(HOLDFAST_NODE_ID)", set.Name+"-0"))
 			}
 		}
 		s, warnings, err := settings.Load(name, environment, nil)
@@ -124,8 +130,10 @@ func TestConfigurationIsValid(t *testing.T) {
 		}
 		list := get[core.ConfigMap](t, r, "ConfigMap", set.Name+"-peers").Data["peers"]
 		peers, err := settings.ParsePeers(strings.Fields(list))
-		if err != nil || len(peers) != int(*set.Spec.Replicas) || peers[0].ID != s.Node.ID || peers[0].Address != s.Cluster.Advertise {
-			t.Errorf("%s: peers %v, %v; the first node is %s at %s", filepath.Base(file), peers, err, s.Node.ID, s.Cluster.Advertise)
+		if err != nil || len(peers) != int(*set.Spec.Replicas) || peers[0].ID != s.Node.ID ||
+			peers[0].Address != s.Cluster.Advertise {
+			t.Errorf("%s: peers %v, %v; the first node is %s at %s", filepath.Base(file), peers,
+				err, s.Node.ID, s.Cluster.Advertise)
 		}
 	}
 }
@@ -160,13 +168,16 @@ func TestConfigSchemaKnowsAllSettings(t *testing.T) {
 	}
 	walk("", schema.Properties.Config.Properties)
 	own := []string{
-		"node.id", "node.dataDir", "cluster.name", "cluster.listen", "cluster.advertise", "cluster.peers", "cluster.peersFile", "cluster.tls.*",
-		"broker.addresses", "broker.username", "broker.passwordFile", "broker.tls.*", "admin.listen", "admin.tls.*", "health.listen", "policyFile",
+		"node.id", "node.dataDir", "cluster.name", "cluster.listen", "cluster.advertise",
+		"cluster.peers", "cluster.peersFile", "cluster.tls.*",
+		"broker.addresses", "broker.username", "broker.passwordFile", "broker.tls.*",
+		"admin.listen", "admin.tls.*", "health.listen", "policyFile",
 	}
 	s := settings.Default()
 	var settable []string
 	for _, field := range s.Fields() {
-		if !slices.ContainsFunc(own, func(pattern string) bool { ok, _ := filepath.Match(pattern, field.Path); return ok }) {
+		if !slices.ContainsFunc(own,
+			func(pattern string) bool { ok, _ := filepath.Match(pattern, field.Path); return ok }) {
 			settable = append(settable, field.Path)
 		}
 	}
@@ -199,12 +210,15 @@ func TestWrongValuesAreRefused(t *testing.T) {
 	} {
 		t.Run(value, func(t *testing.T) {
 			_, err := template(t, "--set", broker, "--set", value)
-			if err == nil || !strings.Contains(strings.NewReplacer(value, "", broker, "").Replace(err.Error()), reason) { // the arguments are in the error
+			if err == nil || !strings.Contains(strings.NewReplacer(value, "", broker,
+				"").Replace(err.Error()), reason) {
+				// the arguments are in the error
 				t.Errorf("%v", err)
 			}
 		})
 	}
-	if _, err := template(t); err == nil || !strings.Contains(err.Error(), "broker.addresses is empty") {
+	if _, err := template(t); err == nil ||
+		!strings.Contains(err.Error(), "broker.addresses is empty") {
 		t.Errorf("without a broker: %v", err)
 	}
 }
@@ -229,7 +243,8 @@ func TestDisruptionBudgetKeepsAQuorum(t *testing.T) {
 			}
 		})
 	}
-	budget := get[policy.PodDisruptionBudget](t, render(t, broker), "PodDisruptionBudget", "store-holdfast")
+	budget := get[policy.PodDisruptionBudget](t, render(t, broker), "PodDisruptionBudget",
+		"store-holdfast")
 	if budget.Spec.MaxUnavailable.IntValue() != 1 {
 		t.Errorf("%v may be away", budget.Spec.MaxUnavailable)
 	}
@@ -246,7 +261,10 @@ func TestOnlyChangedSettingsRestartNodes(t *testing.T) {
 		return string(text)
 	}
 	before := checksum("policy.rules[0].x=1")
-	for _, value := range []string{"replicas=5", "tls.selfSigned.revision=2", "monitoring.dashboard.enabled=true", "backup.enabled=true"} {
+	for _, value := range []string{
+		"replicas=5", "tls.selfSigned.revision=2",
+		"monitoring.dashboard.enabled=true", "backup.enabled=true",
+	} {
 		t.Run(value, func(t *testing.T) {
 			if checksum("policy.rules[0].x=1", value) != before {
 				t.Errorf("%s restarts the nodes", value)
@@ -256,7 +274,8 @@ func TestOnlyChangedSettingsRestartNodes(t *testing.T) {
 	if checksum("policy.rules[0].x=2") != before {
 		t.Error("another policy restarts the nodes")
 	}
-	if r := render(t, broker, "policy=none"); !strings.Contains(string(r.find("ConfigMap", "store-holdfast").text), "policyFile: none") {
+	if r := render(t, broker, "policy=none"); !strings.Contains(
+		string(r.find("ConfigMap", "store-holdfast").text), "policyFile: none") {
 		t.Error("authorization cannot be turned off")
 	}
 	if checksum("policy.rules[0].x=1", "config.limits.keys=5") == before {
@@ -267,52 +286,68 @@ func TestOnlyChangedSettingsRestartNodes(t *testing.T) {
 func TestNodesAreSpreadOverHosts(t *testing.T) {
 	for mode, want := range map[string][2]int{"hard": {1, 0}, "soft": {0, 1}} {
 		t.Run(mode, func(t *testing.T) {
-			apart := statefulSet(t, render(t, broker, "antiAffinity="+mode)).Spec.Template.Spec.Affinity.PodAntiAffinity
-			got := [2]int{len(apart.RequiredDuringSchedulingIgnoredDuringExecution), len(apart.PreferredDuringSchedulingIgnoredDuringExecution)}
+			apart := statefulSet(t,
+				render(t, broker, "antiAffinity="+mode)).Spec.Template.Spec.Affinity.PodAntiAffinity
+			got := [2]int{
+				len(apart.RequiredDuringSchedulingIgnoredDuringExecution),
+				len(apart.PreferredDuringSchedulingIgnoredDuringExecution),
+			}
 			if got != want {
 				t.Errorf("%v, want %v", got, want)
 			}
 		})
 	}
-	if affinity := statefulSet(t, render(t, broker, "antiAffinity=none")).Spec.Template.Spec.Affinity; affinity != nil {
+	if affinity := statefulSet(t,
+		render(t, broker, "antiAffinity=none")).Spec.Template.Spec.Affinity; affinity != nil {
 		t.Errorf("none: %v", affinity)
 	}
-	both := statefulSet(t, render(t, broker, "affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone")).Spec.Template.Spec.Affinity
+	both := statefulSet(t, render(t, broker,
+		"affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone")).Spec.Template.Spec.Affinity
 	if both.PodAffinity == nil || both.PodAntiAffinity == nil {
 		t.Errorf("an affinity of one's own: %v", both)
 	}
-	apart := statefulSet(t, render(t, broker, "affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=rack")).Spec.Template.Spec.Affinity.PodAntiAffinity
+	apart := statefulSet(t, render(t, broker,
+		"affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=rack")).Spec.Template.Spec.Affinity.PodAntiAffinity
 	if terms := apart.RequiredDuringSchedulingIgnoredDuringExecution; len(terms) != 2 {
 		t.Errorf("an anti-affinity of one's own: %v", terms)
 	}
 }
 
-// Liveness and startup probes ask only whether the process runs. A lost quorum or an unreachable broker must not get a node killed.
+// Liveness and startup probes ask only whether the process runs. A lost quorum or an unreachable
+// broker must not get a node killed.
 func TestProbesAskOnlyWhetherTheProcessRuns(t *testing.T) {
 	container := statefulSet(t, render(t, broker)).Spec.Template.Spec.Containers[0]
-	for what, probe := range map[string]*core.Probe{"/livez": container.LivenessProbe, "/livez ": container.StartupProbe, "/readyz": container.ReadinessProbe} {
+	for what, probe := range map[string]*core.Probe{
+		"/livez":  container.LivenessProbe,
+		"/livez ": container.StartupProbe, "/readyz": container.ReadinessProbe,
+	} {
 		t.Run(what, func(t *testing.T) {
-			if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != strings.TrimSpace(what) {
+			if probe == nil || probe.HTTPGet == nil ||
+				probe.HTTPGet.Path != strings.TrimSpace(what) {
 				t.Errorf("%v", probe)
 			}
 		})
 	}
 }
 
-// The job that removes members runs before any object of its revision exists, so it must not need one of them.
+// The job that removes members runs before any object of its revision exists, so it must not need
+// one of them.
 func TestScaleDownJobNeedsNothingOfItsRevision(t *testing.T) {
 	job := get[batch.Job](t, render(t, broker), "Job", "store-holdfast-scale-down")
 	if hooks := job.Annotations["helm.sh/hook"]; hooks != "pre-upgrade,pre-rollback" {
 		t.Errorf("hooks %q", hooks)
 	}
-	if pod := job.Spec.Template.Spec; pod.ServiceAccountName != "" || !*pod.Volumes[0].Secret.Optional {
+	if pod := job.Spec.Template.Spec; pod.ServiceAccountName != "" ||
+		!*pod.Volumes[0].Secret.Optional {
 		t.Errorf("it needs what may not be there: %+v", pod)
 	}
 	arguments := job.Spec.Template.Spec.Containers[0].Args
-	if kept := arguments[len(arguments)-3:]; !slices.Equal(kept, []string{"store-holdfast-0", "store-holdfast-1", "store-holdfast-2"}) {
+	if kept := arguments[len(arguments)-3:]; !slices.Equal(kept,
+		[]string{"store-holdfast-0", "store-holdfast-1", "store-holdfast-2"}) {
 		t.Errorf("%v are kept", kept)
 	}
-	if render(t, broker, "scaleDown.enabled=false").find("Job", "store-holdfast-scale-down") != nil {
+	if render(t, broker, "scaleDown.enabled=false").find("Job",
+		"store-holdfast-scale-down") != nil {
 		t.Error("it is switched off, and there")
 	}
 }
@@ -324,7 +359,8 @@ func TestSelfSignedCertificatesAreValid(t *testing.T) {
 	pool.AppendCertsFromPEM(authority.Data["tls.crt"])
 	for name, hosts := range map[string][]string{
 		"store-holdfast-tls": {
-			"store-holdfast-0", "store-holdfast-8", "store-holdfast-4.store-holdfast-headless.plant.svc.cluster.local",
+			"store-holdfast-0", "store-holdfast-8",
+			"store-holdfast-4.store-holdfast-headless.plant.svc.cluster.local",
 			"store-holdfast-admin.plant.svc.cluster.local", "localhost",
 		},
 		"store-holdfast-admin-tls": {"store-holdfast-administrator"},
@@ -336,8 +372,14 @@ func TestSelfSignedCertificatesAreValid(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-				if _, err := certificate.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+			for _, usage := range []x509.ExtKeyUsage{
+				x509.ExtKeyUsageServerAuth,
+				x509.ExtKeyUsageClientAuth,
+			} {
+				if _, err := certificate.Verify(x509.VerifyOptions{
+					Roots:     pool,
+					KeyUsages: []x509.ExtKeyUsage{usage},
+				}); err != nil {
 					t.Errorf("%v", err)
 				}
 			}
@@ -360,7 +402,8 @@ func TestSelfSignedCertificatesAreValid(t *testing.T) {
 
 // Only members, jobs of the release and pods that the operator names reach Raft and the admin API.
 func TestNetworkPolicyAdmitsMembersAndOperatorsOnly(t *testing.T) {
-	rules := get[networking.NetworkPolicy](t, render(t, broker), "NetworkPolicy", "store-holdfast").Spec.Ingress
+	rules := get[networking.NetworkPolicy](t, render(t, broker), "NetworkPolicy",
+		"store-holdfast").Spec.Ingress
 	if len(rules) == 0 {
 		t.Error("there is no rule, so nobody is admitted")
 	}
@@ -375,7 +418,8 @@ func TestNetworkPolicyAdmitsMembersAndOperatorsOnly(t *testing.T) {
 			}
 			for _, from := range rule.From {
 				component := from.PodSelector.MatchLabels["app.kubernetes.io/component"]
-				if name == "raft" && component != "node" || name == "admin" && component != "node" && component != "job" {
+				if name == "raft" && component != "node" || name == "admin" &&
+					component != "node" && component != "job" {
 					t.Errorf("%s reaches %s", component, name)
 				}
 			}
@@ -383,10 +427,11 @@ func TestNetworkPolicyAdmitsMembersAndOperatorsOnly(t *testing.T) {
 	}
 }
 
-// Every pod satisfies the level `restricted` of the Pod Security Standards. TestChartInstallsUpgradesAndRollsBackWithoutWarnings also lets the API server
-// judge that.
+// Every pod satisfies the level `restricted` of the Pod Security Standards.
+// TestChartInstallsUpgradesAndRollsBackWithoutWarnings also lets the API server judge that.
 func TestEveryPodIsRestricted(t *testing.T) {
-	r, err := template(t, "--values", filepath.Join(chart, "ci", "full-values.yaml"), "--set", "demoBroker.enabled=true")
+	r, err := template(t, "--values", filepath.Join(chart, "ci", "full-values.yaml"), "--set",
+		"demoBroker.enabled=true")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,16 +439,19 @@ func TestEveryPodIsRestricted(t *testing.T) {
 	backup := get[batch.CronJob](t, r, "CronJob", "store-backup")
 	demo := get[apps.Deployment](t, r, "Deployment", "store-broker")
 	for name, pod := range map[string]core.PodSpec{
-		"node": statefulSet(t, r).Spec.Template.Spec, "job": job.Spec.Template.Spec, "backup": backup.Spec.JobTemplate.Spec.Template.Spec,
+		"node": statefulSet(t, r).Spec.Template.Spec, "job": job.Spec.Template.Spec,
+		"backup": backup.Spec.JobTemplate.Spec.Template.Spec,
 		"broker": demo.Spec.Template.Spec, "test": get[core.Pod](t, r, "Pod", "store-test").Spec,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if pod.SecurityContext.RunAsNonRoot == nil || !*pod.SecurityContext.RunAsNonRoot || *pod.AutomountServiceAccountToken || *pod.EnableServiceLinks {
+			if pod.SecurityContext.RunAsNonRoot == nil || !*pod.SecurityContext.RunAsNonRoot ||
+				*pod.AutomountServiceAccountToken || *pod.EnableServiceLinks {
 				t.Errorf("%+v", pod)
 			}
 			for _, container := range slices.Concat(pod.InitContainers, pod.Containers) {
 				c := container.SecurityContext
-				if *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || !slices.Equal(c.Capabilities.Drop, []core.Capability{"ALL"}) {
+				if *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem ||
+					!slices.Equal(c.Capabilities.Drop, []core.Capability{"ALL"}) {
 					t.Errorf("%s: %+v", container.Name, c)
 				}
 				if container.Resources.Limits.Memory().IsZero() {
@@ -416,7 +464,9 @@ func TestEveryPodIsRestricted(t *testing.T) {
 
 // Labels in the values are added to those of the chart, and replace none that a selector needs.
 func TestOwnLabelsReplaceNoneOfTheChart(t *testing.T) {
-	set := statefulSet(t, render(t, broker, "commonLabels.team=plant", `commonLabels.app\.kubernetes\.io/component=x`, `podLabels.app\.kubernetes\.io/instance=x`, "podLabels.rack=seven"))
+	set := statefulSet(t, render(t, broker, "commonLabels.team=plant",
+		`commonLabels.app\.kubernetes\.io/component=x`, `podLabels.app\.kubernetes\.io/instance=x`,
+		"podLabels.rack=seven"))
 	labels := set.Spec.Template.Labels
 	if labels["team"] != "plant" || labels["rack"] != "seven" {
 		t.Errorf("labels of the pods: %v", labels)

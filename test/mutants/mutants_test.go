@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestMutantsCompile also checks that the old text of each edit occurs exactly once: Overlay fails otherwise.
+// TestMutantsCompile also checks that the old text of each edit occurs exactly once: Overlay fails
+// otherwise.
 func TestMutantsCompile(t *testing.T) {
 	names := make(map[string]bool)
 	for _, m := range append(All(), NextVersion(), SkewedClock(), NoBootTime()) {
@@ -22,7 +23,9 @@ func TestMutantsCompile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if output, err := exec.Command("go", "build", "-overlay", written, "holdfast/fsm", "holdfast/cluster", "holdfast/mqttfront", "holdfast/client").CombinedOutput(); err != nil {
+			if output, err := exec.Command("go", "build", "-overlay", written, "holdfast/fsm",
+				"holdfast/cluster", "holdfast/mqttfront",
+				"holdfast/client").CombinedOutput(); err != nil {
 				t.Errorf("%v: %s", err, output)
 			}
 		})
@@ -33,7 +36,8 @@ func TestFindNamesWhatIsUnknown(t *testing.T) {
 	if m, err := Find("dedup_off"); err != nil || m.Name != "dedup_off" {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if _, err := Find("nothing"); !errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), "nothing") {
+	if _, err := Find("nothing"); !errors.Is(err, ErrUnknown) ||
+		!strings.Contains(err.Error(), "nothing") {
 		t.Errorf("a mutant that does not exist: %v", err)
 	}
 }

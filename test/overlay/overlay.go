@@ -1,4 +1,5 @@
-// Package overlay edits source files for one build, by `go build -overlay`: the files on disk stay as they are.
+// Package overlay edits source files for one build, by `go build -overlay`: the files on disk stay
+// as they are.
 package overlay
 
 import (
@@ -29,8 +30,8 @@ type Overlay struct {
 // New returns an overlay without edits.
 func New() *Overlay { return &Overlay{contents: make(map[string]string)} }
 
-// Edit applies edits to files below a root, one after the other. An edit whose old text does not occur exactly once returns
-// ErrNotOnce and names the file and the text.
+// Edit applies edits to files below a root, one after the other. An edit whose old text does not
+// occur exactly once returns ErrNotOnce and names the file and the text.
 func (o *Overlay) Edit(root string, edits ...Edit) error {
 	for _, e := range edits {
 		path := filepath.Join(root, filepath.FromSlash(e.File))
@@ -55,7 +56,8 @@ func (o *Overlay) Add(root, file, content string) {
 	o.contents[filepath.Join(root, filepath.FromSlash(file))] = content
 }
 
-// Write writes the edited files into a folder, and returns the path of the file for `go build -overlay`.
+// Write writes the edited files into a folder, and returns the path of the file for `go build
+// -overlay`.
 func (o *Overlay) Write(folder string) (string, error) {
 	folder, err := filepath.Abs(folder)
 	if err != nil {

@@ -16,7 +16,8 @@ func TestEditMustMatchExactlyOnce(t *testing.T) {
 	}
 	for _, old := range []string{"two", "three"} {
 		t.Run(old, func(t *testing.T) {
-			if err := New().Edit(root, Edit{"a.go", old, "x"}); !errors.Is(err, ErrNotOnce) || !strings.Contains(err.Error(), "a.go") || !strings.Contains(err.Error(), old) {
+			if err := New().Edit(root, Edit{"a.go", old, "x"}); !errors.Is(err, ErrNotOnce) ||
+				!strings.Contains(err.Error(), "a.go") || !strings.Contains(err.Error(), old) {
 				t.Errorf("edit of %q: %v", old, err)
 			}
 		})
@@ -33,7 +34,8 @@ func TestWrittenOverlayHoldsAllEdits(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := New()
-	if err := o.Edit(root, Edit{"a.go", "one", "three"}, Edit{"a.go", "three two", "four"}); err != nil {
+	if err := o.Edit(root, Edit{"a.go", "one", "three"},
+		Edit{"a.go", "three two", "four"}); err != nil {
 		t.Fatal(err)
 	}
 	o.Add(root, "new.go", "five")
@@ -51,7 +53,8 @@ func TestWrittenOverlayHoldsAllEdits(t *testing.T) {
 	}
 	for file, want := range map[string]string{"a.go": "four", "new.go": "five"} {
 		t.Run(file, func(t *testing.T) {
-			if content, err := os.ReadFile(written.Replace[filepath.Join(root, file)]); err != nil || string(content) != want {
+			if content, err := os.ReadFile(
+				written.Replace[filepath.Join(root, file)]); err != nil || string(content) != want {
 				t.Errorf("%q, %v", content, err)
 			}
 		})

@@ -1,5 +1,6 @@
-// Package page tests the status page of a real cluster in Debian's Chromium: in light and dark, in the window of a desktop and of a phone. It is a module
-// of its own, so that the product does not depend on the browser's driver.
+// Package page tests the status page of a real cluster in Debian's Chromium: in light and dark, in
+// the window of a desktop and of a phone. It is a module of its own, so that the product does not
+// depend on the browser's driver.
 package page
 
 import (
@@ -42,13 +43,17 @@ func freePort(t *testing.T) string {
 
 func startDev(t *testing.T) *dev {
 	t.Helper()
-	d := &dev{program: filepath.Join(t.TempDir(), "holdfast"), broker: freePort(t), admin: freePort(t)}
+	d := &dev{
+		program: filepath.Join(t.TempDir(), "holdfast"), broker: freePort(t),
+		admin: freePort(t),
+	}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", d.program, "./cmd/holdfast")
 	build.Dir = "../.."
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	command := exec.Command(d.program, "dev", "--listen", d.broker, "--admin.listen", d.admin, "--mirrors", "*=mirror/")
+	command := exec.Command(d.program, "dev", "--listen", d.broker, "--admin.listen", d.admin,
+		"--mirrors", "*=mirror/")
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	output, err := command.StdoutPipe()
 	if err == nil {
@@ -79,7 +84,8 @@ func startDev(t *testing.T) *dev {
 func (d *dev) do(t *testing.T, arguments ...string) {
 	t.Helper()
 	arguments = append([]string{arguments[0], "--broker", d.broker}, arguments[1:]...)
-	if output, err := exec.CommandContext(t.Context(), d.program, arguments...).CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(t.Context(), d.program,
+		arguments...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v: %s", arguments, err, output)
 	}
 }
@@ -99,7 +105,8 @@ func (d *dev) hold(t *testing.T, arguments ...string) {
 	})
 }
 
-// consoleErrors collects what must not happen in the browser: uncaught exceptions, console calls and log entries.
+// consoleErrors collects what must not happen in the browser: uncaught exceptions, console calls
+// and log entries.
 type consoleErrors struct {
 	mu  sync.Mutex
 	all []string
@@ -127,7 +134,8 @@ func browser(t *testing.T) context.Context {
 		}
 		t.Skip("chromium is missing: install Debian's package (make test-page)")
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox)
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
+		chromedp.NoSandbox)
 	allocated, cancel := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(cancel)
 	ctx, cancel := chromedp.NewContext(allocated)
@@ -140,14 +148,16 @@ func browser(t *testing.T) context.Context {
 // report is the folder of the screenshots, for people to look at.
 const report = "../../report/page"
 
-// picture returns tasks that save a screenshot, and check that the page is not wider than the window.
+// picture returns tasks that save a screenshot, and check that the page is not wider than the
+// window.
 func picture(t *testing.T, name string, width, height int64, scheme string) chromedp.Tasks {
 	var image []byte
 	var wide bool
 	return chromedp.Tasks{
 		chromedp.EmulateViewport(width, height),
 		chromedp.ActionFunc(func(ctx context.Context) error {
-			return emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}).Do(ctx)
+			return emulation.SetEmulatedMedia().WithFeatures(
+				[]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}).Do(ctx)
 		}),
 		chromedp.Evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth", &wide),
 		chromedp.FullScreenshot(&image, 90),
@@ -197,8 +207,11 @@ func TestStatusPageShowsTheClusterAndItsFaults(t *testing.T) {
 		t.Fatalf("%v; the page says: %s", err, body)
 	}
 	for _, want := range []string{
-		"leads", "3 members", "n1", "n2", "n3", "follower", "leader", "connected", "a-press/4", "41", "line-4", "<img src=x onerror=console.log(1)>", "evil", "no expiry", "queue p50", "ago",
-		"Requests", "Members", "Keys", "Locks", "Watches", "Mirrors", "the broker has what they show", "mirror/…", "a-*/[0-9] (pattern)",
+		"leads", "3 members", "n1", "n2", "n3", "follower", "leader", "connected", "a-press/4",
+		"41", "line-4", "<img src=x onerror=console.log(1)>", "evil", "no expiry", "queue p50",
+		"ago",
+		"Requests", "Members", "Keys", "Locks", "Watches", "Mirrors",
+		"the broker has what they show", "mirror/…", "a-*/[0-9] (pattern)",
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page does not say %q", want)
@@ -208,10 +221,12 @@ func TestStatusPageShowsTheClusterAndItsFaults(t *testing.T) {
 		t.Errorf("title %q, chart %q", title, chart)
 	}
 
-	// Only the keys that begin with the prefix are shown. When the node is killed, the page says that it does not answer.
+	// Only the keys that begin with the prefix are shown. When the node is killed, the page says
+	// that it does not answer.
 	err = chromedp.Run(ctx,
 		chromedp.SendKeys("#prefix", "a-press/", chromedp.ByQuery),
-		chromedp.Poll(`document.querySelectorAll('#keys tbody tr').length === 5`, nil, chromedp.WithPollingTimeout(20*time.Second)),
+		chromedp.Poll(`document.querySelectorAll('#keys tbody tr').length === 5`, nil,
+			chromedp.WithPollingTimeout(20*time.Second)),
 	)
 	if err != nil {
 		t.Errorf("the prefix: %v", err)
@@ -224,12 +239,15 @@ func TestStatusPageShowsTheClusterAndItsFaults(t *testing.T) {
 	if err := d.process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := chromedp.Run(ctx, chromedp.Poll(`document.querySelector('#state').textContent.includes('does not answer')`, nil, chromedp.WithPollingTimeout(20*time.Second))); err != nil {
+	if err := chromedp.Run(ctx,
+		chromedp.Poll(`document.querySelector('#state').textContent.includes('does not answer')`,
+			nil, chromedp.WithPollingTimeout(20*time.Second))); err != nil {
 		t.Errorf("a node that has gone: %v", err)
 	}
 }
 
-// TestStatusPageIsSmallAndCheap bounds and logs the size of the page, and the CPU time that one open page costs a cluster of three in one process.
+// TestStatusPageIsSmallAndCheap bounds and logs the size of the page, and the CPU time that one
+// open page costs a cluster of three in one process.
 func TestStatusPageIsSmallAndCheap(t *testing.T) {
 	d := startDev(t)
 	weight := 0
@@ -240,7 +258,9 @@ func TestStatusPageIsSmallAndCheap(t *testing.T) {
 		}
 		count, err := bufio.NewReader(response.Body).WriteTo(countTo(&weight))
 		_ = response.Body.Close()
-		if err != nil || count == 0 || response.StatusCode != http.StatusOK || !strings.Contains(response.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+		if err != nil || count == 0 || response.StatusCode != http.StatusOK ||
+			!strings.Contains(response.Header.Get("Content-Security-Policy"),
+				"default-src 'none'") {
 			t.Errorf("%q: %d bytes, %v, %v", file, count, response.Status, err)
 		}
 	}
@@ -256,14 +276,16 @@ func TestStatusPageIsSmallAndCheap(t *testing.T) {
 	idle := cpuDuring(t, d.process.Pid, span)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	request, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.admin+"/ui/events?prefix=", http.NoBody)
+	request, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.admin+
+		"/ui/events?prefix=", http.NoBody)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stream := 0
 	var reading sync.WaitGroup
-	reading.Go(func() { _, _ = bufio.NewReader(response.Body).WriteTo(countTo(&stream)) }) // until it is cancelled
+	// until it is cancelled
+	reading.Go(func() { _, _ = bufio.NewReader(response.Body).WriteTo(countTo(&stream)) })
 	open := cpuDuring(t, d.process.Pid, span)
 	cancel()
 	reading.Wait()

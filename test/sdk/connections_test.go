@@ -95,7 +95,8 @@ func TestResentRequestTakesEffectOnce(t *testing.T) {
 		var corr []string
 		p.wire.mu.Lock()
 		for _, m := range p.wire.out {
-			if strings.Contains(string(m.Payload), blob("SET", key, c.val)[4:]) { // without the count
+			if strings.Contains(string(m.Payload), blob("SET", key, c.val)[4:]) {
+				// without the count
 				corr = append(corr, string(m.Properties.CorrelationData))
 				if dup := len(corr) > 1; m.Duplicate != dup {
 					t.Errorf("%s: DUP is %v in request %d", c.val, m.Duplicate, len(corr))
@@ -107,8 +108,10 @@ func TestResentRequestTakesEffectOnce(t *testing.T) {
 			if string(m.Properties.CorrelationData) == corr[0] {
 				replies++
 				if v := props(t, m)["__ts"]; string(m.Payload) != "+OK\r\n" ||
-					must[hlc.HybridLogicalClock](t)(hlc.New().Parse("ts", v)).Compare(n.Version) != 0 {
-					t.Errorf("%s: answered %q at %s, want +OK at %v", c.val, m.Payload, v, n.Version)
+					must[hlc.HybridLogicalClock](t)(hlc.New().Parse("ts",
+						v)).Compare(n.Version) != 0 {
+					t.Errorf("%s: answered %q at %s, want +OK at %v", c.val, m.Payload, v,
+						n.Version)
 				}
 			}
 		}

@@ -23,8 +23,10 @@ func TestArgumentErrorsAreTyped(t *testing.T) {
 	_, vdel := p.kv.VDel(ctx, "", "x")
 	_, neg := p.kv.Set(ctx, "k", "x", expiry(-1))
 	for name, err := range map[string]error{
-		"Set without a key": set, "Get without a key": get, "Del without a key": del, "VDel without a key": vdel, "Set with a negative expiry": neg,
-		"KeyNotify without a key": p.kv.KeyNotify(ctx, ""), "KeyNotifyStop without a key": p.kv.KeyNotifyStop(ctx, ""),
+		"Set without a key": set, "Get without a key": get, "Del without a key": del,
+		"VDel without a key": vdel, "Set with a negative expiry": neg,
+		"KeyNotify without a key":     p.kv.KeyNotify(ctx, ""),
+		"KeyNotifyStop without a key": p.kv.KeyNotifyStop(ctx, ""),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if !errors.Is(err, statestore.ErrArgument) {
@@ -110,7 +112,9 @@ func TestServiceErrorsAreTyped(t *testing.T) {
 	})
 	// GET ignores the timestamp and the fencing token.
 	for name, fn := range map[string]mangler{
-		"GET without a timestamp": without("__ts"), "GET with a malformed timestamp": prop("__ts", "yesterday"), "GET with a malformed token": prop("__ft", "yesterday"),
+		"GET without a timestamp":        without("__ts"),
+		"GET with a malformed timestamp": prop("__ts", "yesterday"),
+		"GET with a malformed token":     prop("__ft", "yesterday"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			p.mangle(fn, func() {
@@ -140,14 +144,19 @@ func TestUnsupportedProtocolVersionIsRefused(t *testing.T) {
 	key := unique("k")
 	for _, v := range []string{"2.0", "0.9", "one"} {
 		t.Run(v, func(t *testing.T) {
-			p.mangle(func(_ *string, _ *[]byte, o *mqtt.PublishOptions) { o.UserProperties["__protVer"] = v }, func() {
+			p.mangle(func(_ *string, _ *[]byte,
+				o *mqtt.PublishOptions,
+			) {
+				o.UserProperties["__protVer"] = v
+			}, func() {
 				_, err := p.kv.Set(ctx, key, "x")
 				var remote *proterr.Remote
 				if !errors.As(err, &remote) {
 					t.Fatalf("%s: %v", v, err)
 				}
 				k, ok := remote.Kind.(proterr.UnsupportedVersion)
-				if !ok || k.ProtocolVersion != v || len(k.SupportedMajorProtocolVersions) != 1 || k.SupportedMajorProtocolVersions[0] != 1 {
+				if !ok || k.ProtocolVersion != v || len(k.SupportedMajorProtocolVersions) != 1 ||
+					k.SupportedMajorProtocolVersions[0] != 1 {
 					t.Errorf("%s: %+v", v, remote.Kind)
 				}
 			})
@@ -155,7 +164,11 @@ func TestUnsupportedProtocolVersionIsRefused(t *testing.T) {
 	}
 	for _, v := range []string{"1.0", "1.7"} {
 		t.Run(v, func(t *testing.T) {
-			p.mangle(func(_ *string, _ *[]byte, o *mqtt.PublishOptions) { o.UserProperties["__protVer"] = v }, func() {
+			p.mangle(func(_ *string, _ *[]byte,
+				o *mqtt.PublishOptions,
+			) {
+				o.UserProperties["__protVer"] = v
+			}, func() {
 				if g := p.get(ctx, key); !g.Version.IsZero() {
 					t.Errorf("the refused SET was executed: %+v", g)
 				}
@@ -168,7 +181,8 @@ func TestTimestampsOfSkewedClocksAreRefused(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	sane := dial(ctx, t, peerOptions{})
-	fast := dial(ctx, t, peerOptions{app: []protocol.ApplicationOption{protocol.WithMaxClockDrift(time.Hour)}})
+	fast := dial(ctx, t, peerOptions{app: []protocol.ApplicationOption{protocol.WithMaxClockDrift(
+		time.Hour)}})
 	if err := fast.app.SetHLC(stamp(t, 5*time.Minute, "ahead")); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,8 @@ func TestFencingRefusesOlderTokens(t *testing.T) {
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})
 	key := unique("k")
-	t1, t2, t3 := stamp(t, -3*time.Second, "a"), stamp(t, -2*time.Second, "a"), stamp(t, -1*time.Second, "a")
+	t1, t2, t3 := stamp(t, -3*time.Second, "a"), stamp(t, -2*time.Second, "a"),
+		stamp(t, -1*time.Second, "a")
 
 	// A key without a token accepts requests with and without one.
 	p.set(ctx, key, "x")

@@ -93,7 +93,8 @@ func provider(t *testing.T) (mqtt.ConnectionProvider, []mqtt.SessionClientOption
 		return connect, nil
 	}
 	return connect, []mqtt.SessionClientOption{
-		mqtt.WithUsername(mqtt.ConstantUsername(user)), mqtt.WithPassword(mqtt.ConstantPassword([]byte(os.Getenv("HOLDFAST_PASSWORD")))),
+		mqtt.WithUsername(mqtt.ConstantUsername(user)),
+		mqtt.WithPassword(mqtt.ConstantPassword([]byte(os.Getenv("HOLDFAST_PASSWORD")))),
 	}
 }
 
@@ -330,7 +331,9 @@ func must[T any](t *testing.T) func(T, error) T {
 	}
 }
 
-func (p *peer) set(ctx context.Context, key, val string, opt ...statestore.SetOption) *statestore.Response[bool] {
+func (p *peer) set(ctx context.Context, key, val string,
+	opt ...statestore.SetOption,
+) *statestore.Response[bool] {
 	p.t.Helper()
 	res := must[*statestore.Response[bool]](p.t)(p.kv.Set(ctx, key, val, opt...))
 	if !res.Value {
@@ -344,12 +347,16 @@ func (p *peer) get(ctx context.Context, key string) *statestore.Response[string]
 	return must[*statestore.Response[string]](p.t)(p.kv.Get(ctx, key))
 }
 
-func (p *peer) del(ctx context.Context, key string, opt ...statestore.DelOption) *statestore.Response[int] {
+func (p *peer) del(ctx context.Context, key string,
+	opt ...statestore.DelOption,
+) *statestore.Response[int] {
 	p.t.Helper()
 	return must[*statestore.Response[int]](p.t)(p.kv.Del(ctx, key, opt...))
 }
 
-func (p *peer) vdel(ctx context.Context, key, val string, opt ...statestore.VDelOption) *statestore.Response[int] {
+func (p *peer) vdel(ctx context.Context, key, val string,
+	opt ...statestore.VDelOption,
+) *statestore.Response[int] {
 	p.t.Helper()
 	return must[*statestore.Response[int]](p.t)(p.kv.VDel(ctx, key, val, opt...))
 }
@@ -409,7 +416,8 @@ func (p *peer) awaitDelivery(ctx context.Context) {
 	p.set(ctx, p.beacon, val)
 	p.wire.until(ctx, p.t, "the beacon", func() bool {
 		for i := len(p.wire.in) - 1; i >= 0; i-- {
-			if q := p.wire.in[i]; q.Topic == notifyTopic(p.id, p.beacon) && strings.Contains(string(q.Payload), val) {
+			if q := p.wire.in[i]; q.Topic == notifyTopic(p.id, p.beacon) &&
+				strings.Contains(string(q.Payload), val) {
 				return true
 			}
 		}

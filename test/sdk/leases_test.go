@@ -10,7 +10,9 @@ import (
 	"github.com/Azure/iot-operations-sdks/go/services/leasedlock"
 )
 
-func acquire(ctx context.Context, t *testing.T, l *leasedlock.Lease[string, string], d time.Duration, want bool) hlc.HybridLogicalClock {
+func acquire(ctx context.Context, t *testing.T, l *leasedlock.Lease[string, string],
+	d time.Duration, want bool,
+) hlc.HybridLogicalClock {
 	t.Helper()
 	ok, err := l.Acquire(ctx, d)
 	if err != nil || ok != want {
@@ -93,7 +95,8 @@ func TestLeaseChangesAreObserved(t *testing.T) {
 	ctx := testCtx(t)
 	a, b, c := dial(ctx, t, peerOptions{}), dial(ctx, t, peerOptions{}), dial(ctx, t, peerOptions{})
 	name := unique("lease")
-	la, lb, lc := leasedlock.NewLease(a.kv, name), leasedlock.NewLease(b.kv, name), leasedlock.NewLease(c.kv, name)
+	la, lb, lc := leasedlock.NewLease(a.kv, name), leasedlock.NewLease(b.kv, name),
+		leasedlock.NewLease(c.kv, name)
 	if err := lc.ObserveStart(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -120,9 +123,11 @@ func TestLeaseChangesAreObserved(t *testing.T) {
 	want(false, "")
 	acquire(ctx, t, lb, 200*time.Millisecond, true)
 	want(true, b.id)
-	want(false, "") // the expiry, or a repeated notification of the release: without a version they look the same
+	// the expiry, or a repeated notification of the release: without a version they look the same
+	want(false, "")
 	const notifications = 5
-	c.wire.until(ctx, t, "the expiry", func() bool { return c.wire.countLocked(notifyTopic(c.id, name)) >= notifications })
+	c.wire.until(ctx, t, "the expiry",
+		func() bool { return c.wire.countLocked(notifyTopic(c.id, name)) >= notifications })
 	if err := lc.ObserveStop(ctx); err != nil {
 		t.Fatal(err)
 	}

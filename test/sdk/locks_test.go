@@ -65,12 +65,14 @@ func TestLockWaitsForItsHolder(t *testing.T) {
 		if err := leasedlock.NewLock(a.kv, key).Lock(ctx, time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		err := leasedlock.NewLock(b.kv, key).Lock(ctx, time.Minute, leasedlock.WithTimeout(5*time.Second))
+		err := leasedlock.NewLock(b.kv, key).Lock(ctx, time.Minute,
+			leasedlock.WithTimeout(5*time.Second))
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		// It has stopped watching.
-		if _, rep, _ := b.wire.reply(ctx, t, blob("KEYNOTIFY", key, "STOP")); string(rep.Payload) != "+OK\r\n" {
+		if _, rep, _ := b.wire.reply(ctx, t,
+			blob("KEYNOTIFY", key, "STOP")); string(rep.Payload) != "+OK\r\n" {
 			t.Errorf("STOP: %q", rep.Payload)
 		}
 	})
@@ -91,13 +93,14 @@ func TestEditsUnderALockLoseNothing(t *testing.T) {
 		wg.Go(func() {
 			l := leasedlock.NewLock(p.kv, lock)
 			for range each {
-				err := l.Edit(ctx, data, time.Minute, func(_ context.Context, v string, ok bool) (string, bool, error) {
-					n, _ := strconv.Atoi(v)
-					if ok != (n > 0) {
-						t.Errorf("edit of %q, present %v", v, ok)
-					}
-					return strconv.Itoa(n + 1), true, nil
-				})
+				err := l.Edit(ctx, data, time.Minute,
+					func(_ context.Context, v string, ok bool) (string, bool, error) {
+						n, _ := strconv.Atoi(v)
+						if ok != (n > 0) {
+							t.Errorf("edit of %q, present %v", v, ok)
+						}
+						return strconv.Itoa(n + 1), true, nil
+					})
 				if err != nil {
 					t.Error(err)
 				}
@@ -118,17 +121,20 @@ func TestEditsUnderALockLoseNothing(t *testing.T) {
 
 	// If the callback returns an error, the value stays, and the lock is released.
 	oops := errors.New("oops")
-	if err := l.Edit(ctx, data, time.Minute, func(context.Context, string, bool) (string, bool, error) {
-		return "x", true, oops
-	}); !errors.Is(err, oops) {
+	if err := l.Edit(ctx, data, time.Minute,
+		func(context.Context, string, bool) (string, bool, error) {
+			return "x", true, oops
+		}); !errors.Is(err, oops) {
 		t.Errorf("got %v", err)
 	}
 	holder(ctx, t, l.Lease, "")
 
-	// An edit can delete the value. (If there is none, the SDK would loop for ever, leasedlock/lock.go:155.)
-	if err := l.Edit(ctx, data, time.Minute, func(context.Context, string, bool) (string, bool, error) {
-		return "", false, nil
-	}); err != nil {
+	// An edit can delete the value. (If there is none, the SDK would loop for ever,
+	// leasedlock/lock.go:155.)
+	if err := l.Edit(ctx, data, time.Minute,
+		func(context.Context, string, bool) (string, bool, error) {
+			return "", false, nil
+		}); err != nil {
 		t.Error(err)
 	}
 	if g := p.get(ctx, data); !g.Version.IsZero() {
@@ -150,8 +156,12 @@ func TestEditIsFenced(t *testing.T) {
 		case <-ctx.Done():
 			return
 		}
-		if err := leasedlock.NewLock(b.kv, lock).Edit(ctx, data, time.Minute, // waits for the expiry
-			func(context.Context, string, bool) (string, bool, error) { return "fast", true, nil }); err != nil {
+		// waits for the expiry
+		if err := leasedlock.NewLock(b.kv, lock).Edit(ctx, data, time.Minute,
+			func(context.Context, string, bool) (string, bool, error) {
+				return "fast", true,
+					nil
+			}); err != nil {
 			t.Error(err)
 		}
 	}()

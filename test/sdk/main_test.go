@@ -1,5 +1,6 @@
-// Package sdk tests a running `holdfast dev` with the Go client library that users of this protocol have, unmodified (here: the SDK). It is a module of its
-// own, so that the product does not depend on that library.
+// Package sdk tests a running `holdfast dev` with the Go client library that users of this protocol
+// have, unmodified (here: the SDK). It is a module of its own, so that the product does not depend
+// on that library.
 package sdk
 
 import (
@@ -82,8 +83,9 @@ func run(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-// noticeLeaderChanges copies the product's log to standard error until its end. When a leadership ends, it makes the tests accept repeated notifications.
-// That happens on a machine that stalls for longer than the election timeout.
+// noticeLeaderChanges copies the product's log to standard error until its end. When a leadership
+// ends, it makes the tests accept repeated notifications. That happens on a machine that stalls for
+// longer than the election timeout.
 func noticeLeaderChanges(logs io.Reader) {
 	for lines := bufio.NewScanner(logs); lines.Scan(); {
 		fmt.Fprintln(os.Stderr, lines.Text())

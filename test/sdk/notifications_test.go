@@ -22,7 +22,8 @@ func TestChangesOfAKeyAreNotified(t *testing.T) {
 	want := func(op, val string, v hlc.HybridLogicalClock) {
 		t.Helper()
 		n := next(ctx, t, q)
-		if n.Key != key || n.Operation != op || n.Value != val || n.Version.Compare(v) != 0 || n.Ack != nil {
+		if n.Key != key || n.Operation != op || n.Value != val || n.Version.Compare(v) != 0 ||
+			n.Ack != nil {
 			t.Errorf("got %+v, want %s %q at %v", n, op, val, v)
 		}
 	}
@@ -126,7 +127,8 @@ func TestSecondStopIsASuccess(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, rep, _ := p.wire.reply(ctx, t, blob("KEYNOTIFY", key, "STOP")); string(rep.Payload) != ":0\r\n" {
+	if _, rep, _ := p.wire.reply(ctx, t,
+		blob("KEYNOTIFY", key, "STOP")); string(rep.Payload) != ":0\r\n" {
 		t.Errorf("second STOP: %q", rep.Payload)
 	}
 	p.set(ctx, key, "x")
@@ -205,7 +207,10 @@ func TestSubscribedClientGetsEachNotificationOnce(t *testing.T) {
 // The client id goes into topics as Base16, and into __srcId as it is.
 func TestAnyClientIDIsServed(t *testing.T) {
 	t.Parallel()
-	for _, id := range []string{"line 7/press:2", "Größe_☃", "UPPER.lower", strings.Repeat("x", 100)} {
+	for _, id := range []string{
+		"line 7/press:2", "Größe_☃", "UPPER.lower",
+		strings.Repeat("x", 100),
+	} {
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
 			ctx := testCtx(t)

@@ -26,7 +26,8 @@ func fenced(v hlc.HybridLogicalClock) statestore.WithFencingToken {
 // stamp returns a timestamp of a hybrid logical clock (HLC): the time of the wall clock plus d.
 func stamp(t *testing.T, d time.Duration, node string) hlc.HybridLogicalClock {
 	t.Helper()
-	return must[hlc.HybridLogicalClock](t)(hlc.New().Parse("test", fmt.Sprintf("%d:0:%s", time.Now().Add(d).UnixMilli(), node)))
+	return must[hlc.HybridLogicalClock](t)(hlc.New().Parse("test",
+		fmt.Sprintf("%d:0:%s", time.Now().Add(d).UnixMilli(), node)))
 }
 
 func TestSetIsReadUntilDel(t *testing.T) {
@@ -94,7 +95,9 @@ func TestConditionsOfSetAreObeyed(t *testing.T) {
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})
 	key := unique("k")
-	skipped := func(what string, at hlc.HybridLogicalClock, val string, opt ...statestore.SetOption) {
+	skipped := func(what string, at hlc.HybridLogicalClock, val string,
+		opt ...statestore.SetOption,
+	) {
 		t.Helper()
 		r := must[*statestore.Response[bool]](t)(p.kv.Set(ctx, key, val, opt...))
 		if r.Value || r.Version.Compare(at) != 0 {
@@ -126,7 +129,8 @@ func TestExpiredKeyIsAbsent(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})
-	gone, kept, renewed, watched := unique("gone"), unique("kept"), unique("renewed"), unique("watched")
+	gone, kept, renewed, watched := unique("gone"), unique("kept"), unique("renewed"),
+		unique("watched")
 
 	q := p.watch(ctx, watched)
 	p.set(ctx, gone, "x", expiry(time.Second))
@@ -189,7 +193,8 @@ func TestBinaryAndLargeValuesComeBack(t *testing.T) {
 			if g := p.get(ctx, key); g.Value != val || g.Version.Compare(s.Version) != 0 {
 				t.Errorf("value differs")
 			}
-			if n := next(ctx, t, q); n.Key != key || n.Value != val || n.Version.Compare(s.Version) != 0 {
+			if n := next(ctx, t, q); n.Key != key || n.Value != val ||
+				n.Version.Compare(s.Version) != 0 {
 				t.Errorf("notification differs")
 			}
 			if v := p.vdel(ctx, key, val); v.Value != 1 {

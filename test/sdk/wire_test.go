@@ -23,14 +23,18 @@ func TestRequestsAndRepliesByteForByte(t *testing.T) {
 		req, rep, at = p.wire.reply(ctx, t, payload)
 		u := props(t, req)
 		t.Logf("request: topic %q response topic %q correlation %x (%d) expiry %d content type %q format %d qos %d props %v payload %q",
-			req.Topic, req.Properties.ResponseTopic, req.Properties.CorrelationData, len(req.Properties.CorrelationData),
-			*req.Properties.MessageExpiry, req.Properties.ContentType, *req.Properties.PayloadFormat, req.QoS, u, req.Payload)
+			req.Topic, req.Properties.ResponseTopic, req.Properties.CorrelationData,
+			len(req.Properties.CorrelationData),
+			*req.Properties.MessageExpiry, req.Properties.ContentType,
+			*req.Properties.PayloadFormat, req.QoS, u, req.Payload)
 		if req.QoS != 1 || req.Retain || len(req.Properties.CorrelationData) != 16 ||
-			req.Properties.ResponseTopic != responseTopic(p.id) || u["__srcId"] != p.id || u["__protVer"] != "1.0" || u["__ts"] == "" {
+			req.Properties.ResponseTopic != responseTopic(p.id) || u["__srcId"] != p.id ||
+			u["__protVer"] != "1.0" || u["__ts"] == "" {
 			t.Errorf("the SDK has changed what it sends")
 		}
 		u = props(t, rep)
-		t.Logf("reply: content type %q qos %d props %v payload %q", rep.Properties.ContentType, rep.QoS, u, rep.Payload)
+		t.Logf("reply: content type %q qos %d props %v payload %q", rep.Properties.ContentType,
+			rep.QoS, u, rep.Payload)
 		if string(rep.Payload) != answer {
 			t.Errorf("%q: payload %q, want %q", payload, rep.Payload, answer)
 		}
@@ -46,7 +50,8 @@ func TestRequestsAndRepliesByteForByte(t *testing.T) {
 		if rep.Properties.ResponseTopic != "" {
 			t.Errorf("%q: response topic %q", payload, rep.Properties.ResponseTopic)
 		}
-		if e := rep.Properties.MessageExpiry; e == nil || *e < 1 || *e > *req.Properties.MessageExpiry {
+		if e := rep.Properties.MessageExpiry; e == nil || *e < 1 ||
+			*e > *req.Properties.MessageExpiry {
 			t.Errorf("%q: message expiry %v of %d", payload, e, *req.Properties.MessageExpiry)
 		}
 		if u["__stat"] != "200" || u["__protVer"] != "1.0" || (u["__ts"] != "") != ts {
@@ -58,7 +63,8 @@ func TestRequestsAndRepliesByteForByte(t *testing.T) {
 	check(blob("KEYNOTIFY", key), "+OK\r\n", false)
 	p.get(ctx, key)
 	check(blob("GET", key), "$-1\r\n", false)
-	p.set(ctx, key, "v", expiry(60500*time.Millisecond), statestore.WithTimeout(4500*time.Millisecond), statestore.WithPersist(true))
+	p.set(ctx, key, "v", expiry(60500*time.Millisecond),
+		statestore.WithTimeout(4500*time.Millisecond), statestore.WithPersist(true))
 	req, rep, at := check(blob("SET", key, "v", "PX", "60500"), "+OK\r\n", true)
 	if e := *req.Properties.MessageExpiry; e != 5 {
 		t.Errorf("the SDK sends 4.5 s as %d", e)
@@ -121,7 +127,8 @@ func TestRequestsAndRepliesByteForByte(t *testing.T) {
 	for i, want := range []string{blob("NOTIFY", "SET", "VALUE", "v"), blob("NOTIFY", "DELETE")} {
 		m := p.wire.received(notifyTopic(p.id, key))[i]
 		u := props(t, m)
-		t.Logf("notification: topic %q content type %q props %v payload %q", m.Topic, m.Properties.ContentType, u, m.Payload)
+		t.Logf("notification: topic %q content type %q props %v payload %q", m.Topic,
+			m.Properties.ContentType, u, m.Payload)
 		if string(m.Payload) != want {
 			t.Errorf("notification %d: %q, want %q", i, m.Payload, want)
 		}
@@ -141,7 +148,8 @@ func TestRequestsAndRepliesByteForByte(t *testing.T) {
 	defer p.wire.mu.Unlock()
 	c := p.wire.connects[0]
 	t.Logf("CONNECT: clean start %v keep alive %d session expiry %d receive maximum %d packet size %v alias %v user %v",
-		c.CleanStart, c.KeepAlive, *c.Properties.SessionExpiryInterval, *c.Properties.ReceiveMaximum,
+		c.CleanStart, c.KeepAlive, *c.Properties.SessionExpiryInterval,
+		*c.Properties.ReceiveMaximum,
 		c.Properties.MaximumPacketSize, c.Properties.TopicAliasMaximum, c.Properties.User)
 	for _, s := range p.wire.subs {
 		t.Logf("SUBSCRIBE: %+v", s.Subscriptions)

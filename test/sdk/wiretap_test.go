@@ -23,7 +23,8 @@ type wire struct {
 	connacks []*packets.Connack
 	subs     []*packets.Subscribe
 	seen     map[string]bool // the notifications that are in field in, as text
-	repeats  int             // number of notifications that the store sent again; field in does not have them
+	// number of notifications that the store sent again; field in does not have them
+	repeats int
 }
 
 // repeats reports whether the store may repeat notifications.
@@ -121,7 +122,9 @@ func (w *wire) until(ctx context.Context, t *testing.T, what string, ok func() b
 
 // reply waits for the reply to the last request with this payload. It returns
 // both, and the index of the reply in w.in.
-func (w *wire) reply(ctx context.Context, t *testing.T, payload string) (req, rep *packets.Publish, at int) {
+func (w *wire) reply(ctx context.Context, t *testing.T, payload string) (req, rep *packets.Publish,
+	at int,
+) {
 	t.Helper()
 	w.until(ctx, t, "the reply on the wire", func() bool {
 		req = nil
@@ -134,7 +137,8 @@ func (w *wire) reply(ctx context.Context, t *testing.T, payload string) (req, re
 			return false
 		}
 		for i, p := range w.in {
-			if p.Topic == req.Properties.ResponseTopic && string(p.Properties.CorrelationData) == string(req.Properties.CorrelationData) {
+			if p.Topic == req.Properties.ResponseTopic &&
+				string(p.Properties.CorrelationData) == string(req.Properties.CorrelationData) {
 				rep, at = p, i
 				return true
 			}

@@ -53,13 +53,19 @@ type counted struct {
 
 // startApps starts apps that hold a lock, and one that also follows keys.
 func (s *simulation) startApps() *apps {
-	a := &apps{sim: s, over: make(chan struct{}), counted: counted{set: make(map[int]string), unknown: make(map[int]bool)}}
+	a := &apps{
+		sim: s, over: make(chan struct{}),
+		counted: counted{set: make(map[int]string), unknown: make(map[int]bool)},
+	}
 	for i := range 3 {
 		id := fmt.Sprintf("app-%d", i+1)
 		if s.config.without(id) {
 			continue
 		}
-		w := &app{apps: a, id: id, random: rand.New(rand.NewPCG(s.seed, 500+uint64(i))), done: make(chan struct{})}
+		w := &app{
+			apps: a, id: id, random: rand.New(rand.NewPCG(s.seed, 500+uint64(i))),
+			done: make(chan struct{}),
+		}
 		a.workers = append(a.workers, w)
 		s.load.Go(func() {
 			defer close(w.done)
@@ -74,7 +80,8 @@ func (w *app) run(follows bool) {
 	w.stack = w.apps.sim.network.newStack(w.id)
 	for w.store == nil && !w.ended() {
 		connected, err := store.Connect(context.Background(), store.Config{
-			Addresses: []string{"mqtt://" + w.apps.sim.broker.address}, ClientID: w.id, Timeout: 3 * time.Second,
+			Addresses: []string{"mqtt://" + w.apps.sim.broker.address}, ClientID: w.id,
+			Timeout:   3 * time.Second,
 			KeepAlive: 3 * time.Second, WatchRenewal: 3 * time.Second,
 			FollowRefresh: time.Hour, // only gaps make it read again
 			Dial: func(ctx context.Context, address string) (net.Conn, error) {
@@ -157,14 +164,16 @@ func (w *app) count(lock *store.Lock) {
 			return
 		}
 		ctx, cancel := within(2 * time.Second)
-		_, err := w.store.Set(ctx, appCounter, []byte(strconv.Itoa(value+1)), store.Fence(lock.Token()))
+		_, err := w.store.Set(ctx, appCounter, []byte(strconv.Itoa(value+1)),
+			store.Fence(lock.Token()))
 		cancel()
 		var refused *store.ServerError
 		switch {
 		case err == nil:
 			value++
 			if other := w.apps.counted.acknowledged(value, w.id); other != "" {
-				w.apps.sim.violation("locks of apps", "%s and %s have both set the counter to %d", other, w.id, value)
+				w.apps.sim.violation("locks of apps", "%s and %s have both set the counter to %d",
+					other, w.id, value)
 			}
 		case errors.Is(err, store.ErrNotExecuted), errors.As(err, &refused):
 			return
@@ -263,7 +272,8 @@ func (a *apps) checkCounter(w *app) {
 	ctx, cancel := within(30 * time.Second)
 	defer cancel()
 	text, _, err := w.store.Get(ctx, appCounter)
-	for ctx.Err() == nil && err != nil && !errors.Is(err, store.ErrNotFound) && a.sim.sleep(100*time.Millisecond) {
+	for ctx.Err() == nil && err != nil && !errors.Is(err, store.ErrNotFound) &&
+		a.sim.sleep(100*time.Millisecond) {
 		text, _, err = w.store.Get(ctx, appCounter)
 	}
 	value, bad := strconv.Atoi(string(text))
@@ -273,7 +283,8 @@ func (a *apps) checkCounter(w *app) {
 	case err != nil || bad != nil:
 		a.sim.violation("locks of apps", "%s reads the counter: %q, %v", w.id, text, err)
 	case value < a.counted.highest() || !acknowledged && !a.counted.unknown[value] && value != 0:
-		a.sim.violation("locks of apps", "the counter is %d; the highest acknowledged value is %d, and of %d values it is not known whether they were set",
+		a.sim.violation("locks of apps",
+			"the counter is %d; the highest acknowledged value is %d, and of %d values it is not known whether they were set",
 			value, a.counted.highest(), len(a.counted.unknown))
 	}
 }
@@ -288,7 +299,8 @@ func (c *counted) highest() (highest int) {
 
 // checkFollower: the copy of a follower becomes what the store has.
 func (w *app) checkFollower() {
-	if !w.apps.sim.allNotificationsArrived() { // one that was given up leaves no gap: a new connection does
+	if !w.apps.sim.allNotificationsArrived() {
+		// one that was given up leaves no gap: a new connection does
 		w.apps.sim.network.reset(func(c *conn) bool { return c.stack == w.stack })
 	}
 	const patience = 60 * time.Second
@@ -309,7 +321,8 @@ func (w *app) checkFollower() {
 			keys++
 			differs := ""
 			node.View(func(m *fsm.Machine) {
-				if info, ok := m.FindKey(key); !ok || info.Value != string(item.Value) || info.Version != item.Version {
+				if info, ok := m.FindKey(key); !ok || info.Value != string(item.Value) ||
+					info.Version != item.Version {
 					differs = fmt.Sprintf("it has %s %s, the store %+v", key, item.Version, info)
 				}
 			})

@@ -21,8 +21,9 @@ type brokerOptions struct {
 	inFlight          int    // most unacknowledged messages to one client
 }
 
-// broker is an MQTT 5 broker with only the features that Holdfast and its clients use: sessions, queues, QoS 1, retained messages,
-// message expiry, session takeover. Nodes send it packets over connections; simulated clients call its methods.
+// broker is an MQTT 5 broker with only the features that Holdfast and its clients use: sessions,
+// queues, QoS 1, retained messages, message expiry, session takeover. Nodes send it packets over
+// connections; simulated clients call its methods.
 type broker struct {
 	network *network
 	options brokerOptions
@@ -34,14 +35,16 @@ type broker struct {
 	mu       schedule.Mutex
 	up       bool
 	sessions map[string]*session
-	stalled  string        // id of the client that the broker sends nothing to for now
-	deaf     string        // beginning of the topics whose messages it delivers and does not acknowledge; empty for none
+	stalled  string // id of the client that the broker sends nothing to for now
+	// beginning of the topics whose messages it delivers and does not acknowledge; empty for none
+	deaf     string
 	losses   []sessionLoss // ends of sessions that had a subscription
 	retained map[string]*message
-	saved    map[string]*message // the retained messages that a restart without sessions brings back
-	stores   int                 // how often retained was changed since it was saved
-	stack    *stack
-	work     sync.WaitGroup
+	// the retained messages that a restart without sessions brings back
+	saved  map[string]*message
+	stores int // how often retained was changed since it was saved
+	stack  *stack
+	work   sync.WaitGroup
 }
 
 // sessionLoss is the end of a session.
@@ -52,9 +55,10 @@ type sessionLoss struct {
 
 // session is what the broker keeps for a client. It is guarded by broker.mu.
 type session struct {
-	id       string
-	expiry   time.Duration // how long the session outlives its connection; 0 ends it with the connection
-	filters  []string      // topic filters: at QoS 0 if they end with #, else at QoS 1
+	id string
+	// how long the session outlives its connection; 0 ends it with the connection
+	expiry   time.Duration
+	filters  []string // topic filters: at QoS 0 if they end with #, else at QoS 1
 	queue    []*message
 	flight   []*delivery // sent and not acknowledged, in order
 	ended    []ended     // acknowledged lately, in order; see stop
@@ -98,11 +102,13 @@ func (a *attachment) poke() {
 type message struct {
 	topic   string
 	payload []byte
-	// properties are shared by all receivers of the message. Their message expiry is the one that the publisher sent.
+	// properties are shared by all receivers of the message. Their message expiry is the one that
+	// the publisher sent.
 	properties *packets.Properties
 	expires    time.Time // zero for never
-	retain     bool      // from a publisher: retain it; to a subscriber: it was retained before the subscription
-	qos0       bool      // it is delivered at QoS 0
+	// from a publisher: retain it; to a subscriber: it was retained before the subscription
+	retain bool
+	qos0   bool // it is delivered at QoS 0
 }
 
 // delivery is a message on its way to one client.
@@ -115,7 +121,10 @@ type delivery struct {
 var errBrokerDown = errors.New("the broker is down")
 
 func newBroker(n *network, options brokerOptions) *broker {
-	return &broker{network: n, options: options, address: "broker:1883", sessions: make(map[string]*session), retained: make(map[string]*message)}
+	return &broker{
+		network: n, options: options, address: "broker:1883",
+		sessions: make(map[string]*session), retained: make(map[string]*message),
+	}
 }
 
 // start begins to listen.
@@ -140,9 +149,9 @@ func (b *broker) start() error {
 	return nil
 }
 
-// bringBack lets the broker have in its queue what a client acknowledged up to age ago, as one that was killed and has its last
-// save. What was queued then comes as if for the first time. Messages without an identity stay away: nothing could be said of
-// them.
+// bringBack lets the broker have in its queue what a client acknowledged up to age ago, as one that
+// was killed and has its last save. What was queued then comes as if for the first time. Messages
+// without an identity stay away: nothing could be said of them.
 func (b *broker) bringBack(id string, age time.Duration) (count int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -164,7 +173,8 @@ func (b *broker) bringBack(id string, age time.Duration) (count int) {
 	return count
 }
 
-// setDeaf makes the broker deliver and not acknowledge what is published on topics with this beginning; none if it is empty.
+// setDeaf makes the broker deliver and not acknowledge what is published on topics with this
+// beginning; none if it is empty.
 func (b *broker) setDeaf(topics string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -178,8 +188,8 @@ func (b *broker) isDeaf(topic string) bool {
 	return b.deaf != "" && strings.HasPrefix(topic, b.deaf)
 }
 
-// stop ends all connections. Without keepSessions the broker forgets all sessions, as one without persistence does, and its retained messages are
-// again what they were when they were last saved.
+// stop ends all connections. Without keepSessions the broker forgets all sessions, as one without
+// persistence does, and its retained messages are again what they were when they were last saved.
 func (b *broker) stop(keepSessions bool) {
 	b.mu.Lock()
 	b.up = false
@@ -202,9 +212,11 @@ func (b *broker) stop(keepSessions bool) {
 	b.work.Wait()
 }
 
-// attach connects a client to its session, and reports whether there was one. An earlier connection under the same id is taken over:
-// it ends with reason 0x8E.
-func (b *broker) attach(id string, cleanStart bool, expiry time.Duration, limit int) (*attachment, bool, error) {
+// attach connects a client to its session, and reports whether there was one. An earlier connection
+// under the same id is taken over: it ends with reason 0x8E.
+func (b *broker) attach(id string, cleanStart bool, expiry time.Duration, limit int) (*attachment,
+	bool, error,
+) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.up {
@@ -316,10 +328,12 @@ func (b *broker) subscribe(a *attachment, filter string) {
 func (b *broker) unsubscribe(a *attachment, filter string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a.session.filters = slices.DeleteFunc(a.session.filters, func(other string) bool { return other == filter })
+	a.session.filters = slices.DeleteFunc(a.session.filters,
+		func(other string) bool { return other == filter })
 }
 
-// retainLocked keeps a message for later subscribers. An empty message removes the retained one of its topic, as in MQTT.
+// retainLocked keeps a message for later subscribers. An empty message removes the retained one of
+// its topic, as in MQTT.
 func (b *broker) retainLocked(m *message) {
 	const saveEvery = 50 // how many changes of retained messages lie between two saves
 	if b.stores++; b.stores >= saveEvery {
@@ -332,7 +346,8 @@ func (b *broker) retainLocked(m *message) {
 	b.retained[m.topic] = m
 }
 
-// retainedBelow returns the retained messages of topics that begin with prefix: what a new subscriber would get.
+// retainedBelow returns the retained messages of topics that begin with prefix: what a new
+// subscriber would get.
 func (b *broker) retainedBelow(prefix string) map[string]*message {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -356,7 +371,8 @@ func (b *broker) publish(m *message) (receivers []string, err error) {
 		b.retainLocked(m)
 	}
 	for _, s := range b.sessions {
-		at := slices.IndexFunc(s.filters, func(filter string) bool { return matches(filter, m.topic) })
+		at := slices.IndexFunc(s.filters,
+			func(filter string) bool { return matches(filter, m.topic) })
 		if at < 0 {
 			continue
 		}
@@ -445,7 +461,8 @@ func (b *broker) lostBetween(client string, from, to time.Time) bool {
 	})
 }
 
-// matches reports whether a topic matches a filter. The only wildcards that are used here are a + or a # at the end.
+// matches reports whether a topic matches a filter. The only wildcards that are used here are a +
+// or a # at the end.
 func matches(filter, topic string) bool {
 	if below, wild := strings.CutSuffix(filter, "#"); wild {
 		return strings.HasPrefix(topic, below)

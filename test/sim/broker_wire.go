@@ -38,7 +38,10 @@ func (b *broker) serve(c *conn) {
 	}
 	defer b.detach(a)
 	receiveMaximum := b.options.receiveMaximum
-	connack := &packets.Connack{SessionPresent: present, Properties: &packets.Properties{ReceiveMaximum: &receiveMaximum}}
+	connack := &packets.Connack{
+		SessionPresent: present,
+		Properties:     &packets.Properties{ReceiveMaximum: &receiveMaximum},
+	}
 	if err := writeWhole(c, connack); err != nil {
 		return
 	}
@@ -83,12 +86,17 @@ func (b *broker) handlePacket(c *conn, a *attachment, packet *packets.ControlPac
 	var err error
 	switch content := packet.Content.(type) {
 	case *packets.Publish:
-		m := &message{topic: content.Topic, payload: content.Payload, properties: content.Properties, retain: content.Retain}
+		m := &message{
+			topic: content.Topic, payload: content.Payload,
+			properties: content.Properties, retain: content.Retain,
+		}
 		if content.Properties.MessageExpiry != nil {
-			m.expires = time.Now().Add(time.Duration(*content.Properties.MessageExpiry) * time.Second)
+			m.expires = time.Now().Add(
+				time.Duration(*content.Properties.MessageExpiry) * time.Second)
 		}
 		if m.topic == topics.Invoke {
-			m.properties.User = append(m.properties.User, packets.User{Key: stampProperty, Value: a.session.id})
+			m.properties.User = append(m.properties.User,
+				packets.User{Key: stampProperty, Value: a.session.id})
 		}
 		b.published(content)
 		var receivers []string
@@ -134,7 +142,8 @@ func (b *broker) send(c *conn, a *attachment) {
 		select {
 		case <-a.gone:
 			if a.reason != 0 && !b.options.sendsNoDisconnect {
-				_, _ = c.Write([]byte{packets.DISCONNECT << 4, 1, a.reason}) // the connection ends either way
+				// the connection ends either way
+				_, _ = c.Write([]byte{packets.DISCONNECT << 4, 1, a.reason})
 			}
 			_ = c.Close() // the reader sees the end
 			return
@@ -159,7 +168,10 @@ func appendDelivery(out []byte, d *delivery) []byte {
 		left := uint32(max((time.Until(d.expires)+time.Second-1)/time.Second, 1))
 		properties.MessageExpiry = &left
 	}
-	packet := &packets.Publish{Topic: d.topic, Payload: d.payload, QoS: 1, PacketID: d.id, Duplicate: d.dup, Retain: d.retain, Properties: &properties}
+	packet := &packets.Publish{
+		Topic: d.topic, Payload: d.payload, QoS: 1, PacketID: d.id,
+		Duplicate: d.dup, Retain: d.retain, Properties: &properties,
+	}
 	if d.qos0 {
 		packet.QoS = 0
 	}

@@ -12,7 +12,8 @@ import (
 	"holdfast/test/workload"
 )
 
-// client is a simulated MQTT client: it carries the messages of a workload.Client, which uses the store.
+// client is a simulated MQTT client: it carries the messages of a workload.Client, which uses the
+// store.
 type client struct {
 	*workload.Client
 	sim        *simulation
@@ -126,9 +127,11 @@ func (c *client) receive(a *attachment) {
 	}
 }
 
-// reach waits as long as a message takes to the broker, or from it: first until the broker is not silent (a fault), and then for the network's latency.
+// reach waits as long as a message takes to the broker, or from it: first until the broker is not
+// silent (a fault), and then for the network's latency.
 func (c *client) reach() {
-	for opened := c.sim.network.host("broker").running.whenOpen(); opened != nil && !c.sim.load.Ended(); opened = c.sim.network.host("broker").running.whenOpen() {
+	for opened := c.sim.network.host("broker").running.whenOpen(); opened != nil &&
+		!c.sim.load.Ended(); opened = c.sim.network.host("broker").running.whenOpen() {
 		select {
 		case <-opened:
 		case <-c.sim.load.Done():
@@ -137,7 +140,8 @@ func (c *client) reach() {
 	c.sim.sleep(c.sim.tunables.latency)
 }
 
-// uplink publishes what the client sends, in order. What was not published when the connection ends is lost.
+// uplink publishes what the client sends, in order. What was not published when the connection ends
+// is lost.
 func (c *client) uplink() {
 	for {
 		select {
@@ -148,7 +152,10 @@ func (c *client) uplink() {
 			if o.attachment == nil || o.attachment != c.connection() {
 				continue
 			}
-			m := message{topic: topics.Invoke, payload: o.publication.Payload, properties: c.stamp(o.publication.Properties)}
+			m := message{
+				topic: topics.Invoke, payload: o.publication.Payload,
+				properties: c.stamp(o.publication.Properties),
+			}
 			if m.properties.MessageExpiry != nil {
 				m.expires = time.Now().Add(time.Duration(*m.properties.MessageExpiry) * time.Second)
 			}
@@ -164,8 +171,9 @@ func (c *client) uplink() {
 // stampProperty is the user property by which the broker says who published.
 const stampProperty = "mqtt-client"
 
-// stamp adds the client id that the broker vouches for to the properties of a publication. For some clients this id differs from the __srcId in their
-// requests. For a client that watches keys both must be the same: the topic of its notifications has the id.
+// stamp adds the client id that the broker vouches for to the properties of a publication. For some
+// clients this id differs from the __srcId in their requests. For a client that watches keys both
+// must be the same: the topic of its notifications has the id.
 func (c *client) stamp(properties *packets.Properties) *packets.Properties {
 	id := c.ID
 	for _, family := range []string{"register", "locker", "expirer", "writer", "flooder"} {
@@ -175,6 +183,7 @@ func (c *client) stamp(properties *packets.Properties) *packets.Properties {
 		}
 	}
 	stamped := *properties
-	stamped.User = append(slices.Clone(properties.User), packets.User{Key: stampProperty, Value: id})
+	stamped.User = append(slices.Clone(properties.User),
+		packets.User{Key: stampProperty, Value: id})
 	return &stamped
 }

@@ -10,7 +10,8 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// conn is one end of a connection. It implements net.Conn. Write never blocks: it buffers what the other side has not read.
+// conn is one end of a connection. It implements net.Conn. Write never blocks: it buffers what the
+// other side has not read.
 type conn struct {
 	stack   *stack
 	peer    *conn
@@ -69,7 +70,8 @@ func (s *stream) end(err error, at time.Time) {
 	s.poke()
 }
 
-// reset makes a reset arrive at the reader at a time. Data that the reader has not read by then is lost.
+// reset makes a reset arrive at the reader at a time. Data that the reader has not read by then is
+// lost.
 func (s *stream) reset(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,8 +81,8 @@ func (s *stream) reset(at time.Time) {
 	s.poke()
 }
 
-// breakOff ends the reading end at once: the reader gets the error, and no more data. It returns when the last data that nobody has read arrives; zero if
-// there is none.
+// breakOff ends the reading end at once: the reader gets the error, and no more data. It returns
+// when the last data that nobody has read arrives; zero if there is none.
 func (s *stream) breakOff(err error) (unread time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,11 +126,13 @@ func (c *conn) Write(p []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if first && bytes.Contains(p, []byte(`"kind":"raft"`)) { // the first write is the hello of the handshake, which says what the connection is for
+	if first && bytes.Contains(p, []byte(`"kind":"raft"`)) {
+		// the first write is the hello of the handshake, which says what the connection is for
 		c.become(classRaft)
 	}
 	if at := c.arrival(); !c.out.add(at, p) {
-		c.in.reset(at.Add(c.stack.network.drawLatency(c.peer.outgoing()))) // the closed end answers the data
+		// the closed end answers the data
+		c.in.reset(at.Add(c.stack.network.drawLatency(c.peer.outgoing())))
 	}
 	return len(p), nil
 }
@@ -138,7 +142,8 @@ func (c *conn) arrival() time.Time {
 	return time.Now().Add(c.stack.network.drawLatency(c.outgoing()))
 }
 
-// add appends data that arrives at a time, or after the data before it if that is later. It returns false if the reading end is closed.
+// add appends data that arrives at a time, or after the data before it if that is later. It returns
+// false if the reading end is closed.
 func (s *stream) add(at time.Time, data []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,14 +163,16 @@ func (c *conn) wasReset() bool {
 	return arrived
 }
 
-// resetLocked reports whether a reset from the other end has arrived, or returns what to wait for until it arrives: nothing if none was sent. A reset answers
-// data: it needs both directions, and a host with power. c.in.mu must be held.
+// resetLocked reports whether a reset from the other end has arrived, or returns what to wait for
+// until it arrives: nothing if none was sent. A reset answers data: it needs both directions, and a
+// host with power. c.in.mu must be held.
 func (c *conn) resetLocked() (waiting, bool) {
 	if c.in.resetAt.IsZero() {
 		return waiting{}, false
 	}
 	there := c.outgoing()
-	if opened := c.stack.network.shut([]link{there, c.peer.outgoing()}, &c.stack.network.host(there.to).power); opened != nil {
+	if opened := c.stack.network.shut([]link{there, c.peer.outgoing()},
+		&c.stack.network.host(there.to).power); opened != nil {
 		return waiting{opened: opened}, false
 	}
 	if delay := time.Until(c.in.resetAt); delay > 0 {
@@ -209,13 +216,15 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 }
 
-// waiting says what a reader waits for: that a gate opens, that a time passes, or, if both fields are zero, more data.
+// waiting says what a reader waits for: that a gate opens, that a time passes, or, if both fields
+// are zero, more data.
 type waiting struct {
 	opened <-chan struct{}
 	delay  time.Duration
 }
 
-// readArrived copies the bytes that have arrived to p. If there are none, it returns the event to wait for.
+// readArrived copies the bytes that have arrived to p. If there are none, it returns the event to
+// wait for.
 func (c *conn) readArrived(p []byte) (int, waiting, error) {
 	s := c.in
 	s.mu.Lock()
@@ -283,7 +292,8 @@ func (c *conn) Close() error {
 	c.stack.mu.Unlock()
 	if !dead { // a machine without power sends no FIN
 		c.out.end(io.EOF, c.arrival())
-		if !unread.IsZero() { // data for a closed end is answered with a reset, also if it had arrived before
+		if !unread.IsZero() {
+			// data for a closed end is answered with a reset, also if it had arrived before
 			c.out.reset(c.arrival().Add(max(0, time.Until(unread))))
 		}
 	}

@@ -13,15 +13,18 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// deliveries records what no client sees: when a write was applied, when the broker got its reply, and how the delivery watermark rose. That is the log
-// index up to which no reply or notification is outstanding.
+// deliveries records what no client sees: when a write was applied, when the broker got its reply,
+// and how the delivery watermark rose. That is the log index up to which no reply or notification
+// is outstanding.
 type deliveries struct {
 	mu      schedule.Mutex
-	applied map[string]fsm.RequestID           // the request that set a value, by that value
-	entries map[fsm.RequestID][]entryOfRequest // the entries of each request, in the order of the log
-	replied map[string]time.Duration           // when the broker had the first reply, by correlation data
-	marks   []indexAt                          // values of the delivery watermark, ascending
-	ended   []ending                           // when processes ended
+	applied map[string]fsm.RequestID // the request that set a value, by that value
+	// the entries of each request, in the order of the log
+	entries map[fsm.RequestID][]entryOfRequest
+	// when the broker had the first reply, by correlation data
+	replied map[string]time.Duration
+	marks   []indexAt // values of the delivery watermark, ascending
+	ended   []ending  // when processes ended
 }
 
 // indexAt is an index of the log, and when it was reached.
@@ -33,11 +36,13 @@ type indexAt struct {
 // entryOfRequest is an entry that executed or refused a request.
 type entryOfRequest struct {
 	indexAt
-	refused bool // it refused the request because of overload, and did not repeat an earlier outcome
+	// it refused the request because of overload, and did not repeat an earlier outcome
+	refused bool
 }
 
-// mayBeUnanswered reports whether the leader need not answer the request after this entry. That is so if the entry is a refusal that was applied
-// more than proposalAge after the request was sent: an earlier copy may have had an effect that the dedup table has forgotten.
+// mayBeUnanswered reports whether the leader need not answer the request after this entry. That is
+// so if the entry is a refusal that was applied more than proposalAge after the request was sent:
+// an earlier copy may have had an effect that the dedup table has forgotten.
 func (e entryOfRequest) mayBeUnanswered(sent, proposalAge time.Duration) bool {
 	return e.refused && e.at-sent > proposalAge
 }
@@ -58,7 +63,9 @@ type observer struct {
 // Applied implements cluster.Observer.
 func (o observer) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	select {
-	case <-o.dead: // a killed process that is the only voter commits entries to a copy of its disk: they do not count
+	case <-o.dead:
+		// a killed process that is the only voter commits entries to a copy of its disk: they do
+		// not count
 	default:
 		o.host.sim.deliveries.apply(outcome, o.host.sim.trace.now())
 		o.host.sim.executions.apply(outcome, o.host.sim.trace.now())
@@ -83,12 +90,15 @@ func (d *deliveries) apply(entry *fsm.EntryOutcome, now time.Duration) {
 	}
 }
 
-// executedOrRefused records that an entry executed or refused a request. A request may have several entries: if the dedup table would
-// forget its outcome too soon, the leader proposes a refusal of it as well, and answers after that entry.
+// executedOrRefused records that an entry executed or refused a request. A request may have several
+// entries: if the dedup table would forget its outcome too soon, the leader proposes a refusal of
+// it as well, and answers after that entry.
 func (d *deliveries) executedOrRefused(c *fsm.Command, result *fsm.Result, entry indexAt) {
 	d.addEntry(c.ID, entryOfRequest{indexAt: entry})
 	for i := range c.Rejected { // one at most: see fsm.Command.Refusal
-		d.addEntry(c.Rejected[i].ID, entryOfRequest{indexAt: entry, refused: result.Error == fsm.ErrorOverloaded && !result.Repeat})
+		d.addEntry(c.Rejected[i].ID,
+			entryOfRequest{indexAt: entry, refused: result.Error == fsm.ErrorOverloaded &&
+				!result.Repeat})
 	}
 	d.setBy(c.ID, c)
 	for i := range c.Operations {
@@ -104,7 +114,8 @@ func (d *deliveries) addEntry(id fsm.RequestID, entry entryOfRequest) {
 	}
 }
 
-// lastEntry returns the last entry with a request among those that were applied by the time until. Its index is 0 if there is none.
+// lastEntry returns the last entry with a request among those that were applied by the time until.
+// Its index is 0 if there is none.
 func (d *deliveries) lastEntry(id fsm.RequestID, until time.Duration) (last entryOfRequest) {
 	for _, entry := range d.entries[id] {
 		if entry.at <= until {
@@ -149,14 +160,18 @@ func (d *deliveries) passed(index uint64) (at time.Duration, ok bool) {
 	return d.marks[i].at, true
 }
 
-// served reports whether the client's publishing connection was in service between from and to: it answered at least three SETs by to that were
-// sent at from or later. These go through the session, the log and the connection in order, also behind what a new leader is given again, so a reply
-// to an earlier SET was not just late. A GET is read beside the log.
-func (d *deliveries) served(ops []*history.Op, client string, publishers int, from, to time.Duration) bool {
+// served reports whether the client's publishing connection was in service between from and to: it
+// answered at least three SETs by to that were sent at from or later. These go through the session,
+// the log and the connection in order, also behind what a new leader is given again, so a reply to
+// an earlier SET was not just late. A GET is read beside the log.
+func (d *deliveries) served(ops []*history.Op, client string, publishers int, from,
+	to time.Duration,
+) bool {
 	const some = 3
 	answered := 0
 	for _, o := range ops {
-		if o.Verb != history.Set || o.Call < from || shard(o.Client, publishers) != shard(client, publishers) {
+		if o.Verb != history.Set || o.Call < from ||
+			shard(o.Client, publishers) != shard(client, publishers) {
 			continue
 		}
 		if replied, ever := d.replied[o.Correlation()]; ever && replied <= to {
@@ -184,17 +199,22 @@ func (d *deliveries) endedHosts(from, to time.Duration) int {
 	return len(hosts)
 }
 
-// checkDelivered checks that a SET is answered if it has an outcome in the log, the cluster's session received its first publication, and the delivery
-// watermark passed its entry while its client still waited. It may stay unanswered if more than one node ended meanwhile, or the broker lost the
-// session. The check applies only if requests that were sent later were answered. If several entries have copies of the SET, the last one counts.
+// checkDelivered checks that a SET is answered if it has an outcome in the log, the cluster's
+// session received its first publication, and the delivery watermark passed its entry while its
+// client still waited. It may stay unanswered if more than one node ended meanwhile, or the broker
+// lost the session. The check applies only if requests that were sent later were answered. If
+// several entries have copies of the SET, the last one counts.
 func (s *simulation) checkDelivered() {
-	const late = 2 * time.Second // time that a redelivery to the next leader may need to arrive and to be answered
-	if !s.roomForAll() || s.metric("holdfast_publish_abandoned_total", "reply") > 0 || s.metric("holdfast_requests_dropped_total", "stuck") > 0 {
+	// time that a redelivery to the next leader may need to arrive and to be answered
+	const late = 2 * time.Second
+	if !s.roomForAll() || s.metric("holdfast_publish_abandoned_total", "reply") > 0 ||
+		s.metric("holdfast_requests_dropped_total", "stuck") > 0 {
 		return
 	}
 	d := &s.deliveries
 	for _, o := range s.load.History.Ops {
-		if o.Verb != history.Set || o.Anonymous || o.Value == "" || strings.HasPrefix(o.Key, "lock/") {
+		if o.Verb != history.Set || o.Anonymous || o.Value == "" ||
+			strings.HasPrefix(o.Key, "lock/") {
 			continue
 		}
 		id, applied := d.applied[o.Value]
@@ -202,22 +222,27 @@ func (s *simulation) checkDelivered() {
 		last := d.lastEntry(id, to-late)
 		at, passed := d.passed(last.index)
 		replied, ever := d.replied[o.Correlation()]
-		if !applied || last.index == 0 || !passed || at > to-late || ever && replied <= to || !d.served(s.load.History.Ops, o.Client, s.tunables.front.PublishingConnections, at, to) {
+		if !applied || last.index == 0 || !passed || at > to-late || ever && replied <= to ||
+			!d.served(s.load.History.Ops, o.Client, s.tunables.front.PublishingConnections, at,
+				to) {
 			continue
 		}
-		if !slices.Contains(o.Sendings[0].Receivers, requestSession) || last.mayBeUnanswered(from, s.tunables.front.ProposalAge) {
+		if !slices.Contains(o.Sendings[0].Receivers, requestSession) ||
+			last.mayBeUnanswered(from, s.tunables.front.ProposalAge) {
 			continue
 		}
 		if d.endedHosts(from, to) > 1 || s.lost(from, to) {
 			continue
 		}
-		s.violation("unanswered", "%s has an outcome at entry %d, and the delivery watermark passed it after %.6f s, but nobody answered", o, last.index, at.Seconds())
+		s.violation("unanswered",
+			"%s has an outcome at entry %d, and the delivery watermark passed it after %.6f s, but nobody answered", o, last.index, at.Seconds())
 	}
 }
 
 // newDeliveries returns an empty record.
 func newDeliveries() deliveries {
 	return deliveries{
-		applied: make(map[string]fsm.RequestID), entries: make(map[fsm.RequestID][]entryOfRequest), replied: make(map[string]time.Duration),
+		applied: make(map[string]fsm.RequestID), entries: make(map[fsm.RequestID][]entryOfRequest),
+		replied: make(map[string]time.Duration),
 	}
 }

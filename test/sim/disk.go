@@ -23,13 +23,15 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// disk is what a machine stores: it outlives the processes that use it. The log is in files, of which a
-// power failure takes what was not synced (package crashdisk). Each other write takes effect as a whole or
-// not at all, as bbolt's do. For a write that is under way when the process dies, chance decides.
+// disk is what a machine stores: it outlives the processes that use it. The log is in files, of
+// which a power failure takes what was not synced (package crashdisk). Each other write takes
+// effect as a whole or not at all, as bbolt's do. For a write that is under way when the process
+// dies, chance decides.
 type disk struct {
-	mu          schedule.Mutex
-	random      *rand.Rand
-	incarnation string          // the node's incarnation: the random part of its Raft id; empty for a new machine
+	mu     schedule.Mutex
+	random *rand.Rand
+	// the node's incarnation: the random part of its Raft id; empty for a new machine
+	incarnation string
 	files       *crashdisk.Disk // of the log and its end mark
 	stable      map[string][]byte
 	snapshots   []*savedSnapshot // the newest last
@@ -49,7 +51,10 @@ type savedSnapshot struct {
 }
 
 func newDisk(random *rand.Rand, latency time.Duration) *disk {
-	return &disk{random: random, latency: latency, files: newFiles(random), stable: make(map[string][]byte)}
+	return &disk{
+		random: random, latency: latency, files: newFiles(random),
+		stable: make(map[string][]byte),
+	}
 }
 
 func newFiles(random *rand.Rand) *crashdisk.Disk {
@@ -79,8 +84,8 @@ func (d *disk) inTrouble() bool {
 	return time.Since(d.trouble) < recent
 }
 
-// flip flips one bit of the newest snapshot, or of a segment of the log. It returns which of these it
-// damaged, or "" if there is neither.
+// flip flips one bit of the newest snapshot, or of a segment of the log. It returns which of these
+// it damaged, or "" if there is neither.
 func (d *disk) flip() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,7 +95,8 @@ func (d *disk) flip() string {
 		d.snapshots[len(d.snapshots)-1] = &saved
 		return fmt.Sprintf("the snapshot at %d", saved.meta.Index)
 	}
-	segments := slices.DeleteFunc(d.files.Names(), func(name string) bool { return !strings.HasSuffix(name, ".wal") })
+	segments := slices.DeleteFunc(d.files.Names(),
+		func(name string) bool { return !strings.HasSuffix(name, ".wal") })
 	if len(segments) == 0 {
 		return ""
 	}
@@ -108,19 +114,21 @@ func (d *disk) flipped(data []byte) []byte {
 	return damaged
 }
 
-// split returns a disk for a process that has died: what still runs of the process reads and writes that.
-// The process has open files, so these go with it, and d goes on with copies.
+// split returns a disk for a process that has died: what still runs of the process reads and writes
+// that. The process has open files, so these go with it, and d goes on with copies.
 func (d *disk) split() *disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer func() { d.files = d.files.Clone() }()
 	return &disk{
-		random: rand.New(rand.NewPCG(d.random.Uint64(), 0)), incarnation: d.incarnation, files: d.files,
+		random: rand.New(rand.NewPCG(d.random.Uint64(), 0)), incarnation: d.incarnation,
+		files:  d.files,
 		stable: maps.Clone(d.stable), snapshots: slices.Clone(d.snapshots), offered: d.offered,
 	}
 }
 
-// mount is a process's view of a disk. After the process has died, its remaining goroutines write to a copy that no other process sees.
+// mount is a process's view of a disk. After the process has died, its remaining goroutines write
+// to a copy that no other process sees.
 type mount struct {
 	exit func(error)
 
@@ -131,8 +139,8 @@ type mount struct {
 	writing []*diskWrite  // in the order in which they began
 }
 
-// diskWrite is a write that is under way. If the process dies meanwhile, the write takes effect at that moment or never. It must not
-// take effect later, when another process may use the disk.
+// diskWrite is a write that is under way. If the process dies meanwhile, the write takes effect at
+// that moment or never. It must not take effect later, when another process may use the disk.
 type diskWrite struct {
 	change func(*disk)
 	lands  bool // it takes effect if the process dies meanwhile
@@ -201,7 +209,8 @@ func (d *disk) locked(change func(*disk)) {
 	change(d)
 }
 
-// diedWhileWaiting waits for c or the death of the process, and reports whether the process has died.
+// diedWhileWaiting waits for c or the death of the process, and reports whether the process has
+// died.
 func diedWhileWaiting[T any](m *mount, c <-chan T) bool {
 	select {
 	case <-c:
@@ -211,16 +220,19 @@ func diedWhileWaiting[T any](m *mount, c <-chan T) bool {
 	}
 }
 
-// stores returns what a node keeps its state in. The log is the product's own, in files of this disk.
+// stores returns what a node keeps its state in. The log is the product's own, in files of this
+// disk.
 func (m *mount) stores(log *slog.Logger) (raftlog.Stores, error) {
 	stable := stableStore{m}
 	d := m.view()
 	d.mu.Lock()
 	files, secrets := d.files, rand.New(rand.NewPCG(d.random.Uint64(), 2))
 	d.mu.Unlock()
-	const segmentSize, frameSize = 64 << 10, 2 << 10 // small, so that segments end and entries have several frames
+	// small, so that segments end and entries have several frames
+	const segmentSize, frameSize = 64 << 10, 2 << 10
 	entries, err := raftlog.OpenLog(wal.Config{
-		Folder: files.Folder(m.step), Random: randomBytes{secrets}, SegmentSize: segmentSize, FrameSize: frameSize,
+		Folder: files.Folder(m.step), Random: randomBytes{secrets}, SegmentSize: segmentSize,
+		FrameSize: frameSize,
 	}, stable, log)
 	return raftlog.Stores{
 		Log: entries, Stable: stable, Snapshots: snapshotStore{m}, Offered: offerStore{m},
@@ -228,8 +240,8 @@ func (m *mount) stores(log *slog.Logger) (raftlog.Stores, error) {
 	}, err
 }
 
-// step is a crashdisk.Hook: a sync takes the time of a write. Some writes are interrupted, so that a
-// process is killed in their middle.
+// step is a crashdisk.Hook: a sync takes the time of a write. Some writes are interrupted, so that
+// a process is killed in their middle.
 func (m *mount) step(s crashdisk.Step) error {
 	if s.Syncs {
 		return m.write(func(*disk) { s.Apply() })
@@ -263,7 +275,11 @@ var errNotFound = errors.New("not found") // the text is raft's
 
 // Set implements raft.StableStore.
 func (s stableStore) Set(key, value []byte) error {
-	if err := s.mount.write(func(d *disk) { d.stable[string(key)] = bytes.Clone(value) }); err != nil {
+	if err := s.mount.write(func(
+		d *disk,
+	) {
+		d.stable[string(key)] = bytes.Clone(value)
+	}); err != nil {
 		s.mount.exit(fmt.Errorf("%w: %w", raftlog.ErrDisk, err))
 	}
 	return nil
@@ -298,11 +314,13 @@ func (s stableStore) GetUint64(key []byte) (uint64, error) {
 type snapshotStore struct{ mount *mount }
 
 // Create implements raft.SnapshotStore.
-func (s snapshotStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+func (s snapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
+	configuration raft.Configuration,
 	configurationIndex uint64, _ raft.Transport,
 ) (raft.SnapshotSink, error) {
 	return &snapshotSink{mount: s.mount, saved: savedSnapshot{meta: raft.SnapshotMeta{
-		Version: version, ID: fmt.Sprintf("%d-%d-%d", term, index, time.Now().UnixNano()), Index: index, Term: term,
+		Version: version, ID: fmt.Sprintf("%d-%d-%d", term, index, time.Now().UnixNano()),
+		Index: index, Term: term,
 		Configuration: configuration.Clone(), ConfigurationIndex: configurationIndex,
 	}}}, nil
 }
@@ -318,8 +336,8 @@ func (s snapshotStore) List() (metas []*raft.SnapshotMeta, err error) {
 	return metas, nil
 }
 
-// Open implements raft.SnapshotStore. It refuses a snapshot whose data does not have the checksum with which it was written. Raft's own
-// store does so, too.
+// Open implements raft.SnapshotStore. It refuses a snapshot whose data does not have the checksum
+// with which it was written. Raft's own store does so, too.
 func (s snapshotStore) Open(id string) (meta *raft.SnapshotMeta, reader io.ReadCloser, err error) {
 	err = raft.ErrLogNotFound
 	s.mount.view().locked(func(d *disk) {
@@ -339,7 +357,8 @@ type snapshotSink struct {
 	data  bytes.Buffer
 }
 
-// Write implements raft.SnapshotSink. It takes as long as a disk write, so that others run while a snapshot is written.
+// Write implements raft.SnapshotSink. It takes as long as a disk write, so that others run while a
+// snapshot is written.
 func (s *snapshotSink) Write(p []byte) (int, error) {
 	if err := s.mount.write(func(*disk) {}); err != nil {
 		return 0, err
@@ -354,8 +373,10 @@ func (s *snapshotSink) Close() error {
 	saved.meta.Size, saved.sum = int64(len(saved.data)), crc32.ChecksumIEEE(saved.data)
 	return s.mount.write(func(d *disk) {
 		d.snapshots = append(slices.Clone(d.snapshots), &saved)
-		slices.SortStableFunc(d.snapshots, func(a, b *savedSnapshot) int { // by their position in the log: they may be finished in another order
-			return cmp.Or(cmp.Compare(a.meta.Term, b.meta.Term), cmp.Compare(a.meta.Index, b.meta.Index))
+		slices.SortStableFunc(d.snapshots, func(a, b *savedSnapshot) int {
+			// by their position in the log: they may be finished in another order
+			return cmp.Or(cmp.Compare(a.meta.Term, b.meta.Term),
+				cmp.Compare(a.meta.Index, b.meta.Index))
 		})
 		if len(d.snapshots) > 2 {
 			d.snapshots = d.snapshots[1:]

@@ -10,18 +10,21 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// executions records which SETs of clients took effect in the log. A value is written by one request and its copies only.
+// executions records which SETs of clients took effect in the log. A value is written by one
+// request and its copies only.
 type executions struct {
 	mu     schedule.Mutex
 	newest uint64             // index of the newest entry that some node has applied
 	last   map[string]outcome // the last outcome of the request that sets a value, by key and value
-	again  []string           // requests that took effect while an earlier outcome of theirs had to be remembered
+	// requests that took effect while an earlier outcome of theirs had to be remembered
+	again []string
 }
 
 type outcome struct {
-	at       time.Duration // when an entry with the request was last applied
-	lifetime time.Duration // how long the outcome has to be remembered after that; 0 for a request without an identity
-	effect   bool          // the request took effect
+	at time.Duration // when an entry with the request was last applied
+	// how long the outcome has to be remembered after that; 0 for a request without an identity
+	lifetime time.Duration
+	effect   bool // the request took effect
 }
 
 func newExecutions() executions {
@@ -57,15 +60,18 @@ func (e *executions) recordSets(transaction *fsm.Command, result *fsm.Result, no
 	}
 }
 
-// recordSet notes the outcome of a command or of an operation of a transaction, if it is a SET of a value that no other request writes.
+// recordSet notes the outcome of a command or of an operation of a transaction, if it is a SET of a
+// value that no other request writes.
 func (e *executions) recordSet(set *fsm.Command, result *fsm.Result, now time.Duration) {
-	if set.Kind == fsm.KindSet && hasOneWriter(string(set.Key), string(set.Value)) && result.Code != fsm.CodeNoReply {
+	if set.Kind == fsm.KindSet && hasOneWriter(string(set.Key), string(set.Value)) &&
+		result.Code != fsm.CodeNoReply {
 		e.record(set, result, now)
 	}
 }
 
-// commitTime bounds the time that an entry needs to be committed. Outcomes are forgotten by cluster time, which may differ from virtual time by so much. Of a
-// short lifetime at least the first half is checked.
+// commitTime bounds the time that an entry needs to be committed. Outcomes are forgotten by cluster
+// time, which may differ from virtual time by so much. Of a short lifetime at least the first half
+// is checked.
 const commitTime = 8 * time.Second
 
 // record notes the outcome of a request.
@@ -92,14 +98,17 @@ func (e *executions) effect(o *history.Op) bool {
 	return e.last[o.Key+" "+o.Value].effect && o.Verb == history.Set
 }
 
-// checkExecutions checks that no request took effect twice, and that none took effect that was answered with an error. Not checked are late requests, whose
-// outcome may be forgotten, and those without an identity, of which a copy may have taken effect, unless they were refused as overload.
+// checkExecutions checks that no request took effect twice, and that none took effect that was
+// answered with an error. Not checked are late requests, whose outcome may be forgotten, and those
+// without an identity, of which a copy may have taken effect, unless they were refused as overload.
 func (s *simulation) checkExecutions() {
 	for _, what := range s.executions.again {
-		s.violation("exactly once", "SET %s took effect while its outcome had to be remembered", what)
+		s.violation("exactly once", "SET %s took effect while its outcome had to be remembered",
+			what)
 	}
 	for _, o := range s.load.History.Ops {
-		refused := o.Known && o.Reply.Kind == resp.ReplyError && !o.Late && (!o.Anonymous || o.Overloaded())
+		refused := o.Known && o.Reply.Kind == resp.ReplyError && !o.Late &&
+			(!o.Anonymous || o.Overloaded())
 		for _, set := range o.Operations() {
 			if refused && hasOneWriter(set.Key, set.Value) && s.executions.effect(&set) {
 				s.violation("effect after an error", "%s took effect", o)

@@ -13,7 +13,8 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// injectFaults injects the planned faults, each at its time, and returns when the last one has ended.
+// injectFaults injects the planned faults, each at its time, and returns when the last one has
+// ended.
 func (s *simulation) injectFaults() {
 	began := s.trace.now()
 	var acting sync.WaitGroup
@@ -113,8 +114,8 @@ func (s *simulation) injectProcessFault(f *fault, victims []*host) bool {
 	return true
 }
 
-// pause stops hosts as SIGSTOP does: nothing comes in, nothing gets out, no write ends, and in a binary that can replay a run no goroutine
-// of the node runs.
+// pause stops hosts as SIGSTOP does: nothing comes in, nothing gets out, no write ends, and in a
+// binary that can replay a run no goroutine of the node runs.
 func (s *simulation) pause(f *fault, victims []*host) {
 	for _, h := range victims {
 		schedule.Stop(h.group, f.lasts)
@@ -124,15 +125,16 @@ func (s *simulation) pause(f *fault, victims []*host) {
 	}
 	s.sleep(f.lasts)
 	for _, h := range victims {
-		h.disk.locked(func(d *disk) { d.trouble = time.Now() }) // with another pause it may have been too long
+		// with another pause it may have been too long
+		h.disk.locked(func(d *disk) { d.trouble = time.Now() })
 		h.disk.hanging.open()
 		s.network.host(h.name).running.open()
 	}
 }
 
-// healthy reports whether every host runs an undamaged member, and every member's configuration lists exactly these members as
-// voters. Then one disk may be lost, even if another voter lags. All configurations are checked, because a leader's may be
-// stored nowhere else.
+// healthy reports whether every host runs an undamaged member, and every member's configuration
+// lists exactly these members as voters. Then one disk may be lost, even if another voter lags. All
+// configurations are checked, because a leader's may be stored nowhere else.
 func (s *simulation) healthy() bool {
 	if s.leader() == nil {
 		return false
@@ -182,7 +184,8 @@ func (s *simulation) damageDisk(f *fault, h *host) bool {
 		}
 		s.sleep(time.Second)
 	}
-	h.kill(f.silently && f.kind == wipeNode) // a power failure may leave the end mark behind: two faults at once
+	// a power failure may leave the end mark behind: two faults at once
+	h.kill(f.silently && f.kind == wipeNode)
 	what := "all that it had"
 	if f.kind == wipeNode {
 		h.wipe()
@@ -206,7 +209,8 @@ func (s *simulation) damageDisk(f *fault, h *host) bool {
 	return what != ""
 }
 
-// directions returns the pairs of nodes, from and to, between which a fault of this shape affects the traffic.
+// directions returns the pairs of nodes, from and to, between which a fault of this shape affects
+// the traffic.
 func (s *simulation) directions(f *fault, victims []*host) (pairs [][2]string) {
 	names := make([]string, 0, len(s.hosts))
 	for _, h := range s.hosts {
@@ -227,7 +231,8 @@ func (s *simulation) directions(f *fault, victims []*host) (pairs [][2]string) {
 			case halves:
 				cut = slices.Contains(half, from) != slices.Contains(half, to)
 			case bridge:
-				cut = slices.Contains(half, from) != slices.Contains(half, to) && from != names[len(names)-1] && to != names[len(names)-1]
+				cut = slices.Contains(half, from) != slices.Contains(half, to) &&
+					from != names[len(names)-1] && to != names[len(names)-1]
 			case deaf:
 				cut = to == victim
 			case mute:
@@ -291,7 +296,10 @@ func (s *simulation) injectLinkFault(f *fault, victims []*host) bool {
 	case resetLinks:
 		random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
 		for until := s.trace.now() + f.lasts; s.trace.now() < until; {
-			s.network.reset(func(c *conn) bool { return slices.Contains(f.classes, c.outgoing().class) && random.IntN(4) == 0 })
+			s.network.reset(func(c *conn) bool {
+				return slices.Contains(f.classes,
+					c.outgoing().class) && random.IntN(4) == 0
+			})
 			s.sleep(between(random, 50*time.Millisecond, time.Second))
 		}
 	default:
@@ -300,7 +308,8 @@ func (s *simulation) injectLinkFault(f *fault, victims []*host) bool {
 	return true
 }
 
-// unacknowledged is how long a connection between members survives a cut. Then the kernel gives it up, because nothing is acknowledged.
+// unacknowledged is how long a connection between members survives a cut. Then the kernel gives it
+// up, because nothing is acknowledged.
 const unacknowledged = 3 * time.Second
 
 // cut blocks links for a time.
@@ -333,7 +342,8 @@ func (s *simulation) injectBrokerFault(f *fault, victim *host) bool {
 			id = ownSession(victim)
 		}
 		if f.kind == takePublishing {
-			id = fmt.Sprintf("%s-out-%d", clusterName, f.variant%s.tunables.front.PublishingConnections)
+			id = fmt.Sprintf("%s-out-%d", clusterName,
+				f.variant%s.tunables.front.PublishingConnections)
 		}
 		a, _, err := s.broker.attach(id, f.variant%2 == 0, time.Minute, 100)
 		if err != nil {
@@ -346,7 +356,8 @@ func (s *simulation) injectBrokerFault(f *fault, victim *host) bool {
 		defer s.restarting.Unlock()
 		s.broker.stop(f.kind != brokerAmnesia)
 		if f.kind == brokerBringsBack {
-			s.trace.add("FAULT", "brings %d requests back", s.broker.bringBack(requestSession, f.delay))
+			s.trace.add("FAULT", "brings %d requests back",
+				s.broker.bringBack(requestSession, f.delay))
 		}
 		s.sleep(f.lasts)
 		if err := s.broker.start(); err != nil {
@@ -381,24 +392,27 @@ func (s *simulation) injectDiskFault(f *fault, d *disk) bool {
 	return true
 }
 
-// clockSeen bounds the time until leaders know the clocks of all nodes that can answer, after a clock was set.
+// clockSeen bounds the time until leaders know the clocks of all nodes that can answer, after a
+// clock was set.
 const clockSeen = 3 * time.Second
 
-// resetClocks sets all clocks to the true time, and reports whether leaders have surely polled all nodes for their clocks since. If a node is away,
-// they still use its last answer.
+// resetClocks sets all clocks to the true time, and reports whether leaders have surely polled all
+// nodes for their clocks since. If a node is away, they still use its last answer.
 func (s *simulation) resetClocks() bool {
 	for _, h := range s.hosts {
 		h.offset.Store(0)
 	}
 	there := func() bool {
-		return !slices.ContainsFunc(s.hosts, func(h *host) bool { return h.member() == nil || h.isAsleep() })
+		return !slices.ContainsFunc(s.hosts,
+			func(h *host) bool { return h.member() == nil || h.isAsleep() })
 	}
 	before := there()
 	s.sleep(clockSeen)
 	return before && there()
 }
 
-// setClocks sets the clocks of the victims. Unless the seed has drawn clockWild, at most one clock is wrong at any time.
+// setClocks sets the clocks of the victims. Unless the seed has drawn clockWild, at most one clock
+// is wrong at any time.
 func (s *simulation) setClocks(f *fault, victims []*host) bool {
 	if !s.tunables.clockWild {
 		s.clockLock.Lock()

@@ -31,22 +31,25 @@ const clusterName = "holdfast"
 
 // host is a machine with a disk and a clock, on which a node runs most of the time.
 type host struct {
-	sim    *simulation
-	name   string
-	group  int // number of the group of its node's goroutines, which stop together (package schedule)
+	sim  *simulation
+	name string
+	// number of the group of its node's goroutines, which stop together (package schedule)
+	group  int
 	disk   *disk
 	offset atomic.Int64 // error of the wall clock, in milliseconds
 
 	mu      schedule.Mutex
 	process *process
 	stopped bool // the run ends: no node starts any more
-	held    int  // how many calls of hold are not undone by release: the node is not started meanwhile
+	// how many calls of hold are not undone by release: the node is not started meanwhile
+	held    int
 	damaged bool // a fault has damaged the disk: the node may refuse to go on
 	removed bool // a fault has removed the member: the node may end because of that
 	starts  int  // how many processes were started
 	dark    bool // without power
 	asleep  bool // a fault has stopped the node for long
-	stamped bool // the node takes a client's id from the broker's user property, not from the client's own claim
+	// the node takes a client's id from the broker's user property, not from the client's own claim
+	stamped bool
 }
 
 func (h *host) address() string { return h.name + ":7400" }
@@ -86,7 +89,8 @@ func (h *host) member() *cluster.Node {
 	return nil
 }
 
-// isAsleep reports whether a fault has stopped the node for long. Other faults leave it alone: a stopped process cannot end before it runs again.
+// isAsleep reports whether a fault has stopped the node for long. Other faults leave it alone: a
+// stopped process cannot end before it runs again.
 func (h *host) isAsleep() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -114,7 +118,8 @@ func (h *host) start() {
 	h.sim.network.rebooted(h.name)
 	ctx, stop := context.WithCancelCause(context.Background())
 	p := &process{
-		host: h, stack: h.sim.network.newStack(h.name), log: h.sim.trace.logTo(h.name), registry: prometheus.NewRegistry(), number: h.starts,
+		host: h, stack: h.sim.network.newStack(h.name), log: h.sim.trace.logTo(h.name),
+		registry: prometheus.NewRegistry(), number: h.starts,
 		stop: stop, gone: make(chan struct{}), closed: make(chan struct{}),
 	}
 	p.mount = newMount(h.disk, p.exit)
@@ -131,7 +136,8 @@ func (h *host) start() {
 
 var errKilled = errors.New("killed")
 
-// kill ends the process as kill -9 does. With silently it ends it as a power failure does: the other machines are not told.
+// kill ends the process as kill -9 does. With silently it ends it as a power failure does: the
+// other machines are not told.
 func (h *host) kill(silently bool) {
 	h.hold() // nobody starts another one before this one is gone
 	defer h.release()
@@ -199,7 +205,9 @@ func (h *host) shutdown() {
 			h.sim.trace.add(h.name, "stopped: %v", err)
 		}
 	}
-	h.hold() // nobody starts another one before this one is gone: it may be paused, and has the address until then
+	// nobody starts another one before this one is gone: it may be paused, and has the address
+	// until then
+	h.hold()
 	defer h.release()
 	h.mu.Lock()
 	if h.process == p {
@@ -211,8 +219,9 @@ func (h *host) shutdown() {
 	p.die(false)
 }
 
-// exit is called by the node to end its process. A supervisor then starts the node again. If the node has ended because its data is
-// damaged, or because it was removed, an operator first empties the disk.
+// exit is called by the node to end its process. A supervisor then starts the node again. If the
+// node has ended because its data is damaged, or because it was removed, an operator first empties
+// the disk.
 func (p *process) exit(err error) {
 	p.once.Do(func() {
 		p.die(false)
@@ -244,7 +253,8 @@ func (h *host) restartAfterExit(p *process, reason error) {
 	}
 	wipe := false
 	switch {
-	case (errors.Is(reason, raftlog.ErrDisk) || errors.Is(reason, errDiskFails)) && h.disk.inTrouble():
+	case (errors.Is(reason, raftlog.ErrDisk) || errors.Is(reason, errDiskFails)) &&
+		h.disk.inTrouble():
 	case errors.Is(reason, cluster.ErrRemoved):
 		if wipe = true; !removed {
 			h.sim.violation("unexpected end", "%s: %v", h.name, reason)
@@ -315,12 +325,17 @@ func (p *process) run(ctx context.Context) error {
 	t.cluster(&config)
 	node, err := cluster.Open(config, cluster.Environment{
 		Stores: stores, Transport: links, Client: network,
-		Clock:     cluster.Clock{Wall: h.wall, Monotonic: func() time.Duration { return time.Since(base) }},
+		Clock: cluster.Clock{
+			Wall:      h.wall,
+			Monotonic: func() time.Duration { return time.Since(base) },
+		},
 		Random:    random,
-		FreeSpace: h.disk.free, Broker: p.front.Meeting(), Exit: p.exit, Log: p.log, Metrics: cluster.NewMetrics(p.registry),
+		FreeSpace: h.disk.free, Broker: p.front.Meeting(), Exit: p.exit, Log: p.log,
+		Metrics: cluster.NewMetrics(p.registry),
 	}, observer{front, h, p.mount.dead})
 	if err != nil {
-		return errors.Join(err, closeLinks()) // it may be closed already: a second time does no harm
+		// it may be closed already: a second time does no harm
+		return errors.Join(err, closeLinks())
 	}
 	network.Serve(node)
 	front.SetStore(node)
@@ -332,8 +347,9 @@ func (p *process) run(ctx context.Context) error {
 	return p.close(at, node)
 }
 
-// close closes the node once. Later callers wait until it is closed. They wait for a channel, because without the overlay (package golib) a goroutine
-// that waits for a sync.Mutex holds up virtual time.
+// close closes the node once. Later callers wait until it is closed. They wait for a channel,
+// because without the overlay (package golib) a goroutine that waits for a sync.Mutex holds up
+// virtual time.
 func (p *process) close(ctx context.Context, node *cluster.Node) error {
 	if p.closing.Swap(true) {
 		<-p.closed
@@ -357,11 +373,16 @@ func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {
 		config.Identity.ClientIDProperty = stampProperty
 	}
 	h.mu.Unlock()
-	if h.name[1]%2 == 0 { // one node refuses as overload what another one executes, as while a change of the limit is rolled out
+	if h.name[1]%2 == 0 {
+		// one node refuses as overload what another one executes, as while a change of the limit is
+		// rolled out
 		config.RequestsPerClient = mqttfront.DefaultConfig().RequestsPerClient
 	}
 	front, err := mqttfront.New(config, mqttfront.Environment{
-		Dialer: &mqttconn.Dialer{Addresses: broker, Timeout: config.ConnectTimeout, Network: p.dialBroker},
+		Dialer: &mqttconn.Dialer{
+			Addresses: broker, Timeout: config.ConnectTimeout,
+			Network: p.dialBroker,
+		},
 		Driver: mqttbroker.NoDriver{}, Wall: h.wall, Random: random, Log: p.log,
 		Metrics: metrics.New(p.registry),
 	})
@@ -369,12 +390,18 @@ func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {
 	return front, err
 }
 
-// assemble returns the members with which a node without state bootstraps the cluster, or nil if the node does not bootstrap it.
-func (p *process) assemble(ctx context.Context, network *transport.Transport, id raft.ServerID, stores *raftlog.Stores) ([]raft.Server, error) {
+// assemble returns the members with which a node without state bootstraps the cluster, or nil if
+// the node does not bootstrap it.
+func (p *process) assemble(ctx context.Context, network *transport.Transport, id raft.ServerID,
+	stores *raftlog.Stores,
+) ([]raft.Server, error) {
 	if has, err := stores.HasState(); has || err != nil {
 		return nil, err
 	}
-	newcomer := &cluster.Newcomer{ID: id, Address: raft.ServerAddress(p.host.address()), Log: p.log, Peers: p.host.sim.peers()}
+	newcomer := &cluster.Newcomer{
+		ID: id, Address: raft.ServerAddress(p.host.address()), Log: p.log,
+		Peers: p.host.sim.peers(),
+	}
 	network.Serve(newcomer)
 	return newcomer.Assemble(ctx, network)
 }

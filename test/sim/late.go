@@ -10,7 +10,8 @@ import (
 
 // These faults change the leader while requests are on their way, or let a node lead that was away.
 
-// giveLead tries for a time to transfer the leadership to a host's node, and reports whether that node leads.
+// giveLead tries for a time to transfer the leadership to a host's node, and reports whether that
+// node leads.
 func (s *simulation) giveLead(ctx context.Context, to *host, within time.Duration) bool {
 	const pause = 100 * time.Millisecond
 	for until := s.trace.now() + within; s.trace.now() < until; s.sleep(pause) {
@@ -28,7 +29,8 @@ func (s *simulation) giveLead(ctx context.Context, to *host, within time.Duratio
 	return false
 }
 
-// stallRequests lets the broker hold the requests back for a time. Half of the times the leadership goes to another node meanwhile.
+// stallRequests lets the broker hold the requests back for a time. Half of the times the leadership
+// goes to another node meanwhile.
 func (s *simulation) stallRequests(ctx context.Context, f *fault, to *host) {
 	s.broker.stall(requestSession)
 	defer s.broker.stall("")
@@ -39,8 +41,9 @@ func (s *simulation) stallRequests(ctx context.Context, f *fault, to *host) {
 	s.sleep(f.lasts / 2)
 }
 
-// deafen lets the broker deliver the replies to a client and not acknowledge them, for a time, and then kills the leader. The
-// requests of that client, and all that came behind them, are not acknowledged until the leader gives the replies up.
+// deafen lets the broker deliver the replies to a client and not acknowledge them, for a time, and
+// then kills the leader. The requests of that client, and all that came behind them, are not
+// acknowledged until the leader gives the replies up.
 func (s *simulation) deafen(f *fault) {
 	s.broker.setDeaf(s.clients[f.variant%len(s.clients)].ResponseTopic())
 	s.sleep(f.lasts)
@@ -52,11 +55,13 @@ func (s *simulation) deafen(f *fault) {
 	}
 }
 
-// expireWithoutLeader leaves the cluster without a leader until the requests of clients expire in the broker's queue. One node is stopped meanwhile; it
-// may have read some of them from its socket. If the node cannot be stopped, expireWithoutLeader does nothing and returns false.
+// expireWithoutLeader leaves the cluster without a leader until the requests of clients expire in
+// the broker's queue. One node is stopped meanwhile; it may have read some of them from its socket.
+// If the node cannot be stopped, expireWithoutLeader does nothing and returns false.
 func (s *simulation) expireWithoutLeader(f *fault, late *host) bool {
 	stopped := f.lasts + f.delay
-	if late.isAsleep() || !schedule.Replays || stopped > s.tunables.front.SessionExpiry-time.Second {
+	if late.isAsleep() || !schedule.Replays ||
+		stopped > s.tunables.front.SessionExpiry-time.Second {
 		return false
 	}
 	var links []link
@@ -92,9 +97,10 @@ const requestSession = clusterName + "-ingest"
 // ownSession returns the client id of a node's own session.
 func ownSession(h *host) string { return clusterName + "-" + h.name + "-in" }
 
-// isolateLeaders slows all traffic with the broker, and cuts off each leader from the other nodes shortly after it began to lead, sometimes
-// from the broker as well. What that leader published is still above the delivery watermark in the log, so its successor publishes it again.
-// Half of the times the old leader leads again before the successor has published everything.
+// isolateLeaders slows all traffic with the broker, and cuts off each leader from the other nodes
+// shortly after it began to lead, sometimes from the broker as well. What that leader published is
+// still above the delivery watermark in the log, so its successor publishes it again. Half of the
+// times the old leader leads again before the successor has published everything.
 func (s *simulation) isolateLeaders(ctx context.Context, f *fault) {
 	const longest = 4 * time.Second // longest wait until another node leads
 	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
@@ -102,19 +108,23 @@ func (s *simulation) isolateLeaders(ctx context.Context, f *fault) {
 		s.network.slow(link{h.name, "broker", classBroker}, f.delay)
 		s.network.slow(link{"broker", h.name, classBroker}, f.delay)
 	}
-	for until := s.trace.now() + f.lasts; s.trace.now() < until; s.sleep(between(random, 10*time.Millisecond, 600*time.Millisecond)) {
+	for until := s.trace.now() +
+		f.lasts; s.trace.now() < until; s.sleep(between(random, 10*time.Millisecond,
+		600*time.Millisecond)) {
 		leader := s.leader()
 		if leader == nil {
 			continue
 		}
 		cut := *f
-		cut.shape, cut.classes = isolated, pick(random, []class{classRaft, classCall}, []class{classRaft, classCall, classBroker})
+		cut.shape, cut.classes = isolated,
+			pick(random, []class{classRaft, classCall}, []class{classRaft, classCall, classBroker})
 		links := s.links(&cut, []*host{leader})
 		for _, l := range links {
 			s.network.link(l).gate.close()
 		}
 		next := leader
-		for deadline := s.trace.now() + longest; s.trace.now() < deadline && (next == nil || next == leader); next = s.leader() {
+		for deadline := s.trace.now() + longest; s.trace.now() < deadline &&
+			(next == nil || next == leader); next = s.leader() {
 			s.sleep(10 * time.Millisecond)
 		}
 		for _, l := range links {
@@ -131,9 +141,10 @@ func (s *simulation) isolateLeaders(ctx context.Context, f *fault) {
 	}
 }
 
-// comeBackToLead keeps a node away, and lets it lead when it is back. With lateNode it is another one than the leader, and is
-// killed and started again. With sleepsThrough it is the leader: it is stopped until the others have forgotten the outcomes of
-// the requests that it will then read from its socket, and have compacted their logs.
+// comeBackToLead keeps a node away, and lets it lead when it is back. With lateNode it is another
+// one than the leader, and is killed and started again. With sleepsThrough it is the leader: it is
+// stopped until the others have forgotten the outcomes of the requests that it will then read from
+// its socket, and have compacted their logs.
 func (s *simulation) comeBackToLead(ctx context.Context, f *fault, h *host) bool {
 	if h.isAsleep() || f.kind == sleepsThrough && !schedule.Replays {
 		return false
@@ -152,7 +163,8 @@ func (s *simulation) comeBackToLead(ctx context.Context, f *fault, h *host) bool
 				s.succeeded("snapshot", node.Snapshots().Create())
 			}
 		}
-		h.disk.locked(func(d *disk) { d.trouble = time.Now() }) // with an earlier hang of the disk the stop may exceed DiskDeadline: the node may exit then
+		// with an earlier hang of the disk the stop may exceed DiskDeadline: the node may exit then
+		h.disk.locked(func(d *disk) { d.trouble = time.Now() })
 		s.sleep(time.Second)
 		h.setAsleep(false)
 	}

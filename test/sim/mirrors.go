@@ -9,10 +9,12 @@ import (
 	"holdfast/fsm"
 )
 
-// mirrorTopics is the prefix of the topics of all mirrors. A mirror is a setting: keys whose values the leader publishes as retained messages.
+// mirrorTopics is the prefix of the topics of all mirrors. A mirror is a setting: keys whose values
+// the leader publishes as retained messages.
 const mirrorTopics = "mirror/"
 
-// checkMirrors waits until the retained messages match the state, and records a violation if that takes too long. No client writes at that time.
+// checkMirrors waits until the retained messages match the state, and records a violation if that
+// takes too long. No client writes at that time.
 func (s *simulation) checkMirrors() {
 	const patience = 10 * time.Second
 	if unlike := s.until(patience, 200*time.Millisecond, s.firstMismatch); unlike != "" {
@@ -20,8 +22,9 @@ func (s *simulation) checkMirrors() {
 	}
 }
 
-// firstMismatch describes a retained message that does not match the state, or says why the state is not available. It returns "" if all match. It ignores
-// the topics of mirrors that were removed: their retained messages stay.
+// firstMismatch describes a retained message that does not match the state, or says why the state
+// is not available. It returns "" if all match. It ignores the topics of mirrors that were removed:
+// their retained messages stay.
 func (s *simulation) firstMismatch() string {
 	node, missing := s.leadingMember()
 	if missing != "" {

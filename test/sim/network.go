@@ -14,13 +14,15 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// class says what a connection carries, so that a fault can hit one kind of traffic and not another. A connection between members is dialled as classCall, and
-// becomes classRaft when its first write shows that.
+// class says what a connection carries, so that a fault can hit one kind of traffic and not
+// another. A connection between members is dialled as classCall, and becomes classRaft when its
+// first write shows that.
 type class string
 
 const (
-	classRaft   class = "raft"   // Raft's own messages
-	classCall   class = "call"   // other requests between members: confirmations, statuses, joins, offers, hashes
+	classRaft class = "raft" // Raft's own messages
+	// other requests between members: confirmations, statuses, joins, offers, hashes
+	classCall   class = "call"
 	classBroker class = "broker" // MQTT
 )
 
@@ -73,12 +75,15 @@ type linkState struct {
 // hostState is the effect of faults on a host.
 type hostState struct {
 	running gate // closed while its processes are stopped: nothing comes in, and nothing goes out
-	power   gate // closed while it has no power: a dial gets no answer. What the host sent before still arrives.
+	// closed while it has no power: a dial gets no answer. What the host sent before still arrives.
+	power gate
 }
 
-// network connects hosts by reliable ordered streams, like TCP. Data on one connection may overtake data on another. A link that is cut delivers nothing until
-// the cut ends or the connection is reset by a fault. An end learns of the close of the other end as in TCP: by the end of the stream, or by a reset that answers
-// what it has sent. Both take time, and neither passes a link that is cut.
+// network connects hosts by reliable ordered streams, like TCP. Data on one connection may overtake
+// data on another. A link that is cut delivers nothing until the cut ends or the connection is
+// reset by a fault. An end learns of the close of the other end as in TCP: by the end of the
+// stream, or by a reset that answers what it has sent. Both take time, and neither passes a link
+// that is cut.
 type network struct {
 	latency time.Duration // mean one-way latency between hosts; positive
 
@@ -92,7 +97,8 @@ type network struct {
 
 func newNetwork(random *rand.Rand, latency time.Duration) *network {
 	return &network{
-		latency: latency, random: random, links: make(map[link]*linkState), hosts: make(map[string]*hostState),
+		latency: latency, random: random, links: make(map[link]*linkState),
+		hosts:     make(map[string]*hostState),
 		listeners: make(map[string]*listener),
 	}
 }
@@ -101,7 +107,8 @@ func (n *network) link(l link) *linkState { return getOrCreate(&n.mu, n.links, l
 
 func (n *network) host(name string) *hostState { return getOrCreate(&n.mu, n.hosts, name) }
 
-// shut returns a channel that is closed when the first closed gate opens: a gate of the links, of their hosts, or another one. It is nil if all are open.
+// shut returns a channel that is closed when the first closed gate opens: a gate of the links, of
+// their hosts, or another one. It is nil if all are open.
 func (n *network) shut(links []link, others ...*gate) <-chan struct{} {
 	gates := others
 	for _, l := range links {
@@ -158,7 +165,8 @@ func (n *network) reset(chosen func(*conn) bool) {
 	}
 }
 
-// rebooted makes a reset reach the other ends of the connections that a host's last process left, as the answer to a keep-alive probe.
+// rebooted makes a reset reach the other ends of the connections that a host's last process left,
+// as the answer to a keep-alive probe.
 func (n *network) rebooted(host string) {
 	for _, c := range n.connections(func(c *conn) bool { return c.outgoing().to == host }) {
 		c.in.reset(c.peer.arrival())
@@ -209,7 +217,10 @@ func (s *stack) listen(address string) (*listener, error) {
 	if s.dead || s.network.listeners[address] != nil {
 		return nil, fmt.Errorf("listen on %s: address in use", address)
 	}
-	l := &listener{stack: s, address: address, next: make(chan *conn, 256), done: make(chan struct{})}
+	l := &listener{
+		stack: s, address: address, next: make(chan *conn, 256),
+		done: make(chan struct{}),
+	}
 	s.network.listeners[address] = l
 	s.listeners = append(s.listeners, l)
 	return l, nil
@@ -217,7 +228,8 @@ func (s *stack) listen(address string) (*listener, error) {
 
 // Dial implements transport.Network. It dials another member.
 func (s *stack) Dial(ctx context.Context, address string) (net.Conn, error) {
-	return s.dial(ctx, address, classCall) // Write changes this to classRaft if the connection is raft's
+	// Write changes this to classRaft if the connection is raft's
+	return s.dial(ctx, address, classCall)
 }
 
 // DialBroker is for mqttconn.Dialer.Network.
@@ -311,8 +323,9 @@ func (s *stack) untrack(c *conn) {
 	s.network.mu.Unlock()
 }
 
-// die ends all listeners and connections of the process. Unless silently is set, the other ends get a reset, as when a kernel cleans up after a process. With
-// silently, as at a loss of power, they get nothing.
+// die ends all listeners and connections of the process. Unless silently is set, the other ends get
+// a reset, as when a kernel cleans up after a process. With silently, as at a loss of power, they
+// get nothing.
 func (s *stack) die(silently bool) {
 	s.mu.Lock()
 	s.dead = true

@@ -31,7 +31,8 @@ func testLinks(t *testing.T) (n *network, near, far *conn) {
 	return n, dialled.(*conn), accepted.(*conn)
 }
 
-// writeUntilFailure writes every few milliseconds, and returns how long it took until a Write failed; limit if none did.
+// writeUntilFailure writes every few milliseconds, and returns how long it took until a Write
+// failed; limit if none did.
 func writeUntilFailure(t *testing.T, c net.Conn, limit time.Duration) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -73,16 +74,31 @@ func TestWriterLearnsOfACloseByTheAnswer(t *testing.T) {
 	}{
 		{"closed", func(_ *network, far *conn) { _ = far.Close() }, true},
 		{"killed", func(_ *network, far *conn) { far.stack.die(false) }, true},
-		{"without power", func(n *network, far *conn) { n.host("far").power.close(); far.stack.die(true) }, false},
+		{"without power", func(n *network,
+			far *conn,
+		) {
+			n.host("far").power.close()
+			far.stack.die(true)
+		}, false},
 		{"without power, then rebooted", func(n *network, far *conn) {
 			n.host("far").power.close()
 			far.stack.die(true)
 			n.host("far").power.open()
 			n.rebooted("far")
 		}, true},
-		{"stopped after the close", func(n *network, far *conn) { _ = far.Close(); n.host("far").running.close() }, false},
-		{"closed behind a cut to it", func(n *network, far *conn) { n.link(far.peer.link).gate.close(); _ = far.Close() }, false},
-		{"closed behind a cut from it", func(n *network, far *conn) { n.link(far.link).gate.close(); _ = far.Close() }, false},
+		{
+			"stopped after the close",
+			func(n *network, far *conn) { _ = far.Close(); n.host("far").running.close() }, false,
+		},
+		{
+			"closed behind a cut to it",
+			func(n *network, far *conn) { n.link(far.peer.link).gate.close(); _ = far.Close() },
+			false,
+		},
+		{
+			"closed behind a cut from it",
+			func(n *network, far *conn) { n.link(far.link).gate.close(); _ = far.Close() }, false,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -90,7 +106,8 @@ func TestWriterLearnsOfACloseByTheAnswer(t *testing.T) {
 				test.end(n, far)
 				took := writeUntilFailure(t, near, limit)
 				if took == 0 || (took < limit) != test.learns {
-					t.Errorf("a Write failed after %v, want a failure below %v: %v", took, limit, test.learns)
+					t.Errorf("a Write failed after %v, want a failure below %v: %v", took, limit,
+						test.learns)
 				}
 			})
 		})

@@ -17,7 +17,8 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// injectLeaderFault injects the faults that need a leader: what operators do, and faults that are aimed at leaders.
+// injectLeaderFault injects the faults that need a leader: what operators do, and faults that are
+// aimed at leaders.
 func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 	leader := s.leader()
 	if leader == nil {
@@ -28,7 +29,8 @@ func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 		return false
 	}
 	if victim == leader && (f.kind == demoteMember || f.kind == removeMember) {
-		victim = s.hosts[(slices.Index(s.hosts, leader)+1)%len(s.hosts)] // a leader would transfer the leadership first, and would have to be asked again
+		// a leader would transfer the leadership first, and would have to be asked again
+		victim = s.hosts[(slices.Index(s.hosts, leader)+1)%len(s.hosts)]
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), f.lasts+5*time.Second)
 	defer cancel()
@@ -85,8 +87,11 @@ func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 	return true
 }
 
-// transfer transfers the leadership. Sometimes it stops the target meanwhile, so that the transfer fails and the leader goes on.
-func (s *simulation) transfer(ctx context.Context, f *fault, leader *host, node *cluster.Node) bool {
+// transfer transfers the leadership. Sometimes it stops the target meanwhile, so that the transfer
+// fails and the leader goes on.
+func (s *simulation) transfer(ctx context.Context, f *fault, leader *host,
+	node *cluster.Node,
+) bool {
 	target := s.hosts[f.node]
 	if f.variant%3 > 0 || target == leader {
 		return s.succeeded("transfer", node.Membership().Transfer(ctx, ""))
@@ -97,8 +102,8 @@ func (s *simulation) transfer(ctx context.Context, f *fault, leader *host, node 
 	return true
 }
 
-// flap transfers the leadership again and again, sometimes straight back. One goroutine of the leader may be slow meanwhile: it may do its
-// next step only when the node leads again.
+// flap transfers the leadership again and again, sometimes straight back. One goroutine of the
+// leader may be slow meanwhile: it may do its next step only when the node leads again.
 func (s *simulation) flap(ctx context.Context, f *fault) {
 	const patience = 200 * time.Millisecond
 	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
@@ -108,14 +113,20 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 			continue
 		}
 		node := leader.member()
-		s.traps.set(&fault{kind: flapLeader, points: 1 + random.Uint64N(1<<random.IntN(8)), delay: between(random, 10*time.Millisecond, 400*time.Millisecond)})
+		s.traps.set(&fault{
+			kind: flapLeader, points: 1 + random.Uint64N(1<<random.IntN(8)),
+			delay: between(random, 10*time.Millisecond, 400*time.Millisecond),
+		})
 		if random.IntN(2) == 0 {
-			schedule.DelayAfter(leader.group, 1+random.Uint64N(1<<random.IntN(12)), between(random, 50*time.Millisecond, 2*time.Second))
+			schedule.DelayAfter(leader.group, 1+random.Uint64N(1<<random.IntN(12)),
+				between(random, 50*time.Millisecond, 2*time.Second))
 		}
-		if node == nil || !s.succeeded("transfer", node.Membership().Transfer(ctx, "")) || f.variant%2 == 0 {
+		if node == nil || !s.succeeded("transfer", node.Membership().Transfer(ctx, "")) ||
+			f.variant%2 == 0 {
 			continue
 		}
-		for deadline := s.trace.now() + patience; s.trace.now() < deadline; s.sleep(time.Millisecond) {
+		for deadline := s.trace.now() +
+			patience; s.trace.now() < deadline; s.sleep(time.Millisecond) {
 			if s.transferBack(ctx, leader) {
 				break
 			}
@@ -124,8 +135,9 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 	s.traps.endFlapping()
 }
 
-// lag delays the traffic between nodes and broker, and changes the leader again and again meanwhile. So each leader ends with many replies
-// and notifications unpublished, and with many requests that it has not acknowledged.
+// lag delays the traffic between nodes and broker, and changes the leader again and again
+// meanwhile. So each leader ends with many replies and notifications unpublished, and with many
+// requests that it has not acknowledged.
 func (s *simulation) lag(ctx context.Context, f *fault) {
 	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
 	var slowed []link
@@ -133,12 +145,15 @@ func (s *simulation) lag(ctx context.Context, f *fault) {
 		if f.variant%3 == 0 && h != s.hosts[f.node] {
 			continue // only the link of node f.node is slow
 		}
-		slowed = append(slowed, link{h.name, "broker", classBroker}, link{"broker", h.name, classBroker})
+		slowed = append(slowed, link{h.name, "broker", classBroker},
+			link{"broker", h.name, classBroker})
 	}
 	for _, l := range slowed {
 		s.network.slow(l, f.delay)
 	}
-	for until := s.trace.now() + f.lasts; s.trace.now() < until; s.sleep(between(random, 300*time.Millisecond, 2*time.Second)) {
+	for until := s.trace.now() +
+		f.lasts; s.trace.now() < until; s.sleep(between(random, 300*time.Millisecond,
+		2*time.Second)) {
 		leader := s.leader()
 		if leader == nil {
 			continue
@@ -162,7 +177,8 @@ func (s *simulation) lag(ctx context.Context, f *fault) {
 	}
 }
 
-// transferBack makes the new leader transfer the leadership to a host's node, perhaps before it serves. It reports whether that worked.
+// transferBack makes the new leader transfer the leadership to a host's node, perhaps before it
+// serves. It reports whether that worked.
 func (s *simulation) transferBack(ctx context.Context, to *host) bool {
 	for _, h := range s.hosts {
 		if node := h.member(); h != to && node != nil && node.Status().Role == "leader" {
@@ -172,8 +188,8 @@ func (s *simulation) transferBack(ctx context.Context, to *host) bool {
 	return false
 }
 
-// deposeAll deposes three leaders, one after the other. A deposed leader can wrongly confirm its leadership
-// during a short window only, so one attempt is not enough.
+// deposeAll deposes three leaders, one after the other. A deposed leader can wrongly confirm its
+// leadership during a short window only, so one attempt is not enough.
 func (s *simulation) deposeAll(ctx context.Context, f *fault) (deposed bool) {
 	const leaders = 3
 	for range leaders {
@@ -189,10 +205,12 @@ func (s *simulation) deposeAll(ctx context.Context, f *fault) (deposed bool) {
 	return deposed
 }
 
-// depose makes another node the leader, and lets the old leader learn of it late. Raft's messages from the others to the old leader are slow, but
-// not so slow that it gives up by itself. Its link with the broker is slow, too, and mostly it has just lost its connections to the broker.
+// depose makes another node the leader, and lets the old leader learn of it late. Raft's messages
+// from the others to the old leader are slow, but not so slow that it gives up by itself. Its link
+// with the broker is slow, too, and mostly it has just lost its connections to the broker.
 func (s *simulation) depose(ctx context.Context, f *fault, leader *host, node *cluster.Node) bool {
-	slowed := append(s.links(f, []*host{leader}), link{leader.name, "broker", classBroker}, link{"broker", leader.name, classBroker})
+	slowed := append(s.links(f, []*host{leader}), link{leader.name, "broker", classBroker},
+		link{"broker", leader.name, classBroker})
 	for _, l := range slowed {
 		delay := f.delay * 2 / 3 // network.drawLatency draws 0.5 to 1.5 times this
 		if l.class == classBroker {
@@ -201,7 +219,11 @@ func (s *simulation) depose(ctx context.Context, f *fault, leader *host, node *c
 		s.network.slow(l, delay)
 	}
 	if f.variant%3 > 0 {
-		s.network.reset(func(c *conn) bool { l := c.outgoing(); return l.class == classBroker && l.from == leader.name })
+		s.network.reset(func(c *conn) bool {
+			l := c.outgoing()
+			return l.class == classBroker &&
+				l.from == leader.name
+		})
 	}
 	s.sleep(f.offset)
 	deposed := s.succeeded("transfer", node.Membership().Transfer(ctx, ""))
@@ -232,7 +254,8 @@ func (s *simulation) removeMember(ctx context.Context, node *cluster.Node, victi
 	}
 	mark(true)
 	err := node.Membership().Remove(ctx, victim.name)
-	if errors.Is(err, peer.ErrRefused) || errors.Is(err, peer.ErrNotLeader) || errors.Is(err, peer.ErrNotDone) {
+	if errors.Is(err, peer.ErrRefused) || errors.Is(err, peer.ErrNotLeader) ||
+		errors.Is(err, peer.ErrNotDone) {
 		mark(false)
 	}
 	return s.succeeded("remove", err)
@@ -249,8 +272,8 @@ func (s *simulation) promote(ctx context.Context, h *host) {
 	}
 }
 
-// rollIdentity changes the setting that says from where nodes take a client's id. It restarts one node after the other with it. Meanwhile nodes with
-// either setting may lead.
+// rollIdentity changes the setting that says from where nodes take a client's id. It restarts one
+// node after the other with it. Meanwhile nodes with either setting may lead.
 func (s *simulation) rollIdentity(f *fault) {
 	for i := range s.hosts {
 		h := s.hosts[(f.node+i)%len(s.hosts)]
@@ -266,8 +289,8 @@ func (s *simulation) rollIdentity(f *fault) {
 	}
 }
 
-// demoteAndJump sets the clock of one machine wrong while few other voters are left, sometimes only the leader. The cluster clock must not follow the
-// wrong clock.
+// demoteAndJump sets the clock of one machine wrong while few other voters are left, sometimes only
+// the leader. The cluster clock must not follow the wrong clock.
 func (s *simulation) demoteAndJump(f *fault) bool {
 	wrong := s.hosts[f.node]
 	if !s.tunables.clockWild {
@@ -285,21 +308,36 @@ func (s *simulation) demoteAndJump(f *fault) bool {
 	var demoted []*host
 	for i := range s.hosts {
 		h := s.hosts[(f.variant+i)%len(s.hosts)]
-		if len(demoted) < f.others && h != leader && (h != wrong || f.silently) && s.asLeader("demote", func(ctx context.Context, node *cluster.Node) error { return node.Membership().Demote(ctx, h.name) }) {
+		if len(demoted) < f.others && h != leader && (h != wrong || f.silently) &&
+			s.asLeader("demote",
+				func(ctx context.Context,
+					node *cluster.Node,
+				) error {
+					return node.Membership().Demote(ctx, h.name)
+				}) {
 			demoted = append(demoted, h)
 		}
 	}
 	wrong.offset.Store(f.offset.Milliseconds())
-	slowed := link{s.hosts[(f.node+1)%len(s.hosts)].name, s.hosts[(f.node+2)%len(s.hosts)].name, classCall}
+	slowed := link{
+		s.hosts[(f.node+1)%len(s.hosts)].name, s.hosts[(f.node+2)%len(s.hosts)].name,
+		classCall,
+	}
 	s.network.slow(slowed, f.delay)
 	s.sleep(f.lasts / 2)
-	s.asLeader("transfer", func(ctx context.Context, node *cluster.Node) error { return node.Membership().Transfer(ctx, "") }) // the next leader has to poll the clocks anew
+	// the next leader has to poll the clocks anew
+	s.asLeader("transfer", func(ctx context.Context,
+		node *cluster.Node,
+	) error {
+		return node.Membership().Transfer(ctx, "")
+	})
 	s.sleep(f.lasts / 2)
 	s.network.slow(slowed, 0)
 	for _, h := range demoted {
-		for until := s.trace.now() + clockSeen; s.trace.now() < until && !s.asLeader("promote", func(ctx context.Context, node *cluster.Node) error {
-			return node.Membership().Add(ctx, raft.ServerAddress(h.address()), true)
-		}); s.sleep(100 * time.Millisecond) {
+		for until := s.trace.now() + clockSeen; s.trace.now() < until &&
+			!s.asLeader("promote", func(ctx context.Context, node *cluster.Node) error {
+				return node.Membership().Add(ctx, raft.ServerAddress(h.address()), true)
+			}); s.sleep(100 * time.Millisecond) {
 		}
 	}
 	return len(demoted) > 0
@@ -320,7 +358,8 @@ func (s *simulation) asLeader(what string, do func(context.Context, *cluster.Nod
 	return s.succeeded(what, do(ctx, node))
 }
 
-// changeSettings offers other settings on one node for a time: limits, mirrors, or a policy that denies the guest everything.
+// changeSettings offers other settings on one node for a time: limits, mirrors, or a policy that
+// denies the guest everything.
 func (s *simulation) changeSettings(f *fault, h *host) {
 	node := h.member()
 	if node == nil {
@@ -329,7 +368,8 @@ func (s *simulation) changeSettings(f *fault, h *host) {
 	wanted := offer.Offer{Settings: s.tunables.offer, KeepPolicy: true}
 	switch f.variant % 4 {
 	case 3:
-		wanted.Settings.Mirrors = append([]fsm.Mirror{{Keys: "r/*", Topic: mirrorTopics + "other/"}}, wanted.Settings.Mirrors...)
+		wanted.Settings.Mirrors = append([]fsm.Mirror{{Keys: "r/*", Topic: mirrorTopics +
+			"other/"}}, wanted.Settings.Mirrors...)
 	case 0:
 		wanted.Settings.Limits.Watches += int64(1 + f.variant%7)
 	case 1:

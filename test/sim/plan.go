@@ -57,29 +57,34 @@ const (
 
 // fault is one thing that goes wrong. All faults are drawn before the run.
 type fault struct {
-	at       time.Duration
-	lasts    time.Duration
-	kind     kind
-	node     int  // number of the node that it hits, from 0
-	leader   bool // it hits the leader of that moment instead of node
-	others   int  // how many more nodes it hits; of demoteAndJump: how many it demotes
-	shape    shape
-	classes  []class
-	delay    time.Duration // latency that it adds; of some kinds, the length of a stop or of a wait
-	offset   time.Duration // of a clock; of deposeLeader: the time from the loss of the leader's broker connections to the transfer
-	points   uint64        // how many synchronisation points (package schedule) a node passes before it stops
-	variant  int           // random bits, from which the fault chooses details
-	silently bool          // a node is lost as by a power failure: the other machines are not told
-	sprung   bool          // a node entered the code path of the fault's trap (stops.go); guarded by traps.mu
+	at      time.Duration
+	lasts   time.Duration
+	kind    kind
+	node    int  // number of the node that it hits, from 0
+	leader  bool // it hits the leader of that moment instead of node
+	others  int  // how many more nodes it hits; of demoteAndJump: how many it demotes
+	shape   shape
+	classes []class
+	delay   time.Duration // latency that it adds; of some kinds, the length of a stop or of a wait
+	// of a clock; of deposeLeader: the time from the loss of the leader's broker connections to the
+	// transfer
+	offset time.Duration
+	// how many synchronisation points (package schedule) a node passes before it stops
+	points   uint64
+	variant  int  // random bits, from which the fault chooses details
+	silently bool // a node is lost as by a power failure: the other machines are not told
+	// a node entered the code path of the fault's trap (stops.go); guarded by traps.mu
+	sprung bool
 }
 
 // shape is how a partition divides the nodes.
 type shape string
 
 const (
-	isolated shape = "isolated"  // one node is cut off from all others
-	halves   shape = "halves"    // two groups are cut off from each other
-	bridge   shape = "bridge"    // two groups are cut off from each other, and one node reaches both
+	isolated shape = "isolated" // one node is cut off from all others
+	halves   shape = "halves"   // two groups are cut off from each other
+	// two groups are cut off from each other, and one node reaches both
+	bridge   shape = "bridge"
 	deaf     shape = "deaf"      // one node receives nothing, and can send
 	mute     shape = "mute"      // one node can receive, and what it sends does not arrive
 	ring     shape = "ring"      // each node reaches its two neighbours only
@@ -182,7 +187,8 @@ func Kinds() (kinds []string) {
 func drawPlan(r *rand.Rand, t *tunables, duration time.Duration, kinds []string) (plan []fault) {
 	total, drawn := 0, weights()
 	if len(kinds) > 0 {
-		drawn = slices.DeleteFunc(drawn, func(w weight) bool { return !slices.Contains(kinds, string(w.kind)) })
+		drawn = slices.DeleteFunc(drawn,
+			func(w weight) bool { return !slices.Contains(kinds, string(w.kind)) })
 	}
 	for _, w := range drawn {
 		total += w.weight
@@ -190,7 +196,8 @@ func drawPlan(r *rand.Rand, t *tunables, duration time.Duration, kinds []string)
 	const calm = 2 * time.Second
 	for at := calm; ; at += between(r, 500*time.Millisecond, 6*time.Second) {
 		f := fault{
-			at: at, lasts: between(r, 200*time.Millisecond, 6*time.Second), node: r.IntN(t.nodes), leader: r.IntN(2) == 0,
+			at: at, lasts: between(r, 200*time.Millisecond, 6*time.Second), node: r.IntN(t.nodes),
+			leader:  r.IntN(2) == 0,
 			variant: r.IntN(1 << 16), silently: r.IntN(2) == 0,
 		}
 		if f.at+f.lasts > duration {
@@ -215,7 +222,9 @@ func drawPlan(r *rand.Rand, t *tunables, duration time.Duration, kinds []string)
 // prolong makes some faults of a single machine longer. Meanwhile outcomes may be forgotten.
 func (f *fault) prolong(r *rand.Rand, duration time.Duration) {
 	longer := min(between(r, 15*time.Second, 40*time.Second), duration-f.at)
-	if f.others == 0 && longer > f.lasts && (f.kind == killNodes || f.kind == powerFailure || f.kind == brokerCut || f.kind == stopNode) {
+	if f.others == 0 && longer > f.lasts &&
+		(f.kind == killNodes || f.kind == powerFailure || f.kind == brokerCut ||
+			f.kind == stopNode) {
 		f.lasts = longer
 	}
 }
@@ -230,13 +239,17 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 		f.others = pick(r, 0, 0, 1)
 	case partition:
 		f.shape = pick(r, isolated, isolated, halves, bridge, deaf, mute, ring, oneWay, pairwise)
-		f.classes = pick(r, []class{classRaft, classCall}, []class{classRaft, classCall}, []class{classRaft}, []class{classCall})
+		f.classes = pick(r, []class{classRaft, classCall}, []class{classRaft, classCall},
+			[]class{classRaft}, []class{classCall})
 	case slowLinks:
 		f.shape = pick(r, isolated, deaf, mute, oneWay)
-		f.classes = pick(r, []class{classRaft}, []class{classCall}, []class{classRaft, classCall}, []class{classBroker}, []class{classRaft, classCall, classBroker})
-		f.delay = pick(r, 20*time.Millisecond, 200*time.Millisecond, 700*time.Millisecond, 2*time.Second)
+		f.classes = pick(r, []class{classRaft}, []class{classCall}, []class{classRaft, classCall},
+			[]class{classBroker}, []class{classRaft, classCall, classBroker})
+		f.delay = pick(r, 20*time.Millisecond, 200*time.Millisecond, 700*time.Millisecond,
+			2*time.Second)
 	case resetLinks:
-		f.classes = pick(r, []class{classRaft}, []class{classCall}, []class{classBroker}, []class{classRaft, classCall, classBroker})
+		f.classes = pick(r, []class{classRaft}, []class{classCall}, []class{classBroker},
+			[]class{classRaft, classCall, classBroker})
 	case brokerCut:
 		f.shape = pick(r, isolated, deaf, mute)
 		f.others = pick(r, 0, 0, 1)
@@ -245,32 +258,41 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 		f.leader, f.shape, f.classes = true, deaf, []class{classRaft}
 		f.lasts = between(r, time.Second, 2*time.Second)
 		f.delay = t.timing.LeaderLease * time.Duration(50+r.IntN(40)) / 100
-		f.offset = between(r, 0, f.delay/2) // from the loss of its broker connections to the transfer
+		// from the loss of its broker connections to the transfer
+		f.offset = between(r, 0, f.delay/2)
 	case stallRequests:
 		f.lasts = between(r, 500*time.Millisecond, t.front.SessionExpiry*5/4)
 	case deafBroker:
-		f.lasts = pick(r, between(r, time.Second, 3*t.front.SessionExpiry), t.outcomeLifetime()+between(r, time.Second, 4*time.Second))
+		f.lasts = pick(r, between(r, time.Second, 3*t.front.SessionExpiry), t.outcomeLifetime()+
+			between(r, time.Second, 4*time.Second))
 	case brokerBringsBack:
-		f.delay = between(r, 100*time.Millisecond, t.front.SessionExpiry) // how far the broker goes back
+		// how far the broker goes back
+		f.delay = between(r, 100*time.Millisecond, t.front.SessionExpiry)
 		f.lasts = between(r, 200*time.Millisecond, 2*time.Second)
 	case cutLeaders:
-		f.delay, f.lasts = between(r, 5*time.Millisecond, 400*time.Millisecond), between(r, 6*time.Second, 15*time.Second)
+		f.delay, f.lasts = between(r, 5*time.Millisecond, 400*time.Millisecond),
+			between(r, 6*time.Second, 15*time.Second)
 	case sleepsThrough:
 		f.leader, f.lasts = false, t.outcomeLifetime()+between(r, time.Second, 4*time.Second)
 	case lateNode:
 		f.leader, f.lasts = false, t.front.SessionExpiry*time.Duration(30+r.IntN(60))/100
 	case expireUnled:
-		f.leader, f.delay = false, between(r, 1500*time.Millisecond, 3*time.Second)              // from the end of the cut until the stopped node goes on
-		f.lasts = time.Duration(t.expiry)*time.Second + between(r, 7*time.Second, 9*time.Second) // until the requests have expired in the queue
+		// from the end of the cut until the stopped node goes on
+		f.leader, f.delay = false, between(r, 1500*time.Millisecond, 3*time.Second)
+		// until the requests have expired in the queue
+		f.lasts = time.Duration(t.expiry)*time.Second + between(r, 7*time.Second, 9*time.Second)
 	case demoteAndJump:
 		f.offset = time.Duration(1-2*r.IntN(2)) * between(r, 61*time.Second, 2*time.Minute)
-		f.delay, f.others = pick(r, 0, 200*time.Millisecond, 2*time.Second), 1+r.IntN(max(1, t.nodes-2))
+		f.delay, f.others = pick(r, 0, 200*time.Millisecond, 2*time.Second), 1+
+			r.IntN(max(1, t.nodes-2))
 		f.lasts = between(r, 3*time.Second, 8*time.Second)
 	case laggingBroker:
-		f.delay, f.lasts = between(r, 20*time.Millisecond, 600*time.Millisecond), between(r, 3*time.Second, 8*time.Second)
+		f.delay, f.lasts = between(r, 20*time.Millisecond, 600*time.Millisecond),
+			between(r, 3*time.Second, 8*time.Second)
 	case stoppedWhenElected, stoppedWhenDialling:
 		f.leader, f.lasts = true, between(r, 3*time.Second, 5*time.Second)
-		f.delay = between(r, time.Second, 2900*time.Millisecond) // the length of the stop: longer than an election, shorter than a connection attempt
+		// the length of the stop: longer than an election, shorter than a connection attempt
+		f.delay = between(r, time.Second, 2900*time.Millisecond)
 		f.points = 1 + r.Uint64N(1<<r.IntN(12))
 	case diskHangs:
 		f.lasts = t.timing.DiskDeadline + 2*time.Second
@@ -282,6 +304,7 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 			f.others = r.IntN(t.nodes)
 		}
 	case brokerRestart, brokerAmnesia, brokerSilent:
-		f.lasts = pick(r, 50*time.Millisecond, time.Second, f.lasts, t.front.SessionExpiry+time.Second)
+		f.lasts = pick(r, 50*time.Millisecond, time.Second, f.lasts, t.front.SessionExpiry+
+			time.Second)
 	}
 }

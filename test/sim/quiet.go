@@ -11,7 +11,8 @@ import (
 	"holdfast/cluster"
 )
 
-// watchBounds checks each second that no node exceeds the limits of its settings, until stop is closed.
+// watchBounds checks each second that no node exceeds the limits of its settings, until stop is
+// closed.
 func (s *simulation) watchBounds(stop <-chan struct{}) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -34,20 +35,30 @@ func (s *simulation) watchBounds(stop <-chan struct{}) {
 				name         string
 				value, limit int64
 			}{
-				{"outcomes remembered", int64(status.Remembered), limits.DedupEntries + moreOutcomes},
+				{"outcomes remembered", int64(status.Remembered), limits.DedupEntries +
+					moreOutcomes},
 				{"watches", int64(status.Watches), limits.Watches + moreWatches},
-				{"unpublished notifications", int64(status.Unpublished), limits.UnpublishedNotifications},
-				{"requests under way", int64(gathered(p.registry, "holdfast_requests_under_way", "")), int64(s.tunables.front.Executing)},
+				{
+					"unpublished notifications", int64(status.Unpublished),
+					limits.UnpublishedNotifications,
+				},
+				{
+					"requests under way",
+					int64(gathered(p.registry, "holdfast_requests_under_way", "")),
+					int64(s.tunables.front.Executing),
+				},
 			} {
 				if bound.value > bound.limit {
-					s.violation("bounds", "%s: %d %s, more than %d", h.name, bound.value, bound.name, bound.limit)
+					s.violation("bounds", "%s: %d %s, more than %d", h.name, bound.value,
+						bound.name, bound.limit)
 				}
 			}
 		}
 	}
 }
 
-// gathered returns the sum over the series of a metric. If label is not empty, only series with that label value count.
+// gathered returns the sum over the series of a metric. If label is not empty, only series with
+// that label value count.
 func gathered(registry *prometheus.Registry, name, label string) (sum float64) {
 	families, err := registry.Gather()
 	if err != nil {
@@ -88,7 +99,8 @@ func (s *simulation) converge() {
 	s.trace.add("OPERATOR", "all nodes vote, and all replicas are compared")
 }
 
-// until calls wrong at intervals until it returns "", which means that nothing is wrong, or until patience has passed. It returns the last answer.
+// until calls wrong at intervals until it returns "", which means that nothing is wrong, or until
+// patience has passed. It returns the last answer.
 func (s *simulation) until(patience, interval time.Duration, wrong func() string) (last string) {
 	for began := s.trace.now(); s.trace.now()-began < patience; s.sleep(interval) {
 		if last = wrong(); last == "" {
@@ -110,8 +122,9 @@ func (s *simulation) leadingMember() (node *cluster.Node, missing string) {
 	return node, ""
 }
 
-// promoteAndCompare returns why the cluster has not converged yet, or "" if it has. It promotes a member that does not vote. If replicas differ at one
-// index, it records a violation and returns "", so that converge does not wait.
+// promoteAndCompare returns why the cluster has not converged yet, or "" if it has. It promotes a
+// member that does not vote. If replicas differ at one index, it records a violation and returns
+// "", so that converge does not wait.
 func (s *simulation) promoteAndCompare() string {
 	node, missing := s.leadingMember()
 	if missing != "" {
@@ -146,7 +159,8 @@ func (s *simulation) promoteAndCompare() string {
 	return ""
 }
 
-// finalReads reads all keys that were ever written. The checkers then find acknowledged values that are missing, and expired values that are still there.
+// finalReads reads all keys that were ever written. The checkers then find acknowledged values that
+// are missing, and expired values that are still there.
 func (s *simulation) finalReads(c *client) {
 	const longestLife = 4 * time.Second
 	s.sleep(2 * longestLife)

@@ -32,8 +32,8 @@ type Result struct {
 	Again        string         // the command that repeats the run
 	RecoveryTime time.Duration  // until service was back after the last fault
 	OrderChecked bool           // the order of each client was checked
-	// CompletenessChecked says that no notification was allowed to be missing. Expected is how many had to come, Repeated how many came
-	// again.
+	// CompletenessChecked says that no notification was allowed to be missing. Expected is how many
+	// had to come, Repeated how many came again.
 	CompletenessChecked bool
 	Expected            int
 	Repeated            int
@@ -57,13 +57,20 @@ func (s *simulation) result(lasted, took time.Duration) *Result {
 		clients = append(clients, c.ID)
 	}
 	return &Result{
-		Seed: s.seed, Schedule: s.config.Schedule, Settings: s.settings.String(), Summary: s.summary, Nodes: len(s.hosts), Virtual: lasted, Real: took, Operations: s.load.Answered.Load(), Kinds: kinds, Faults: s.effects, Plan: plan, Clients: clients, Again: s.config.Again(),
-		RecoveryTime: s.recovered, OrderChecked: s.findings.Ordered, CompletenessChecked: s.findings.Complete, Expected: s.findings.ExpectedNotes, Repeated: s.findings.Repeated, Scans: s.findings.Scans, Pages: s.findings.Pages, Sums: s.findings.Sums, Undecided: s.findings.Undecided,
+		Seed: s.seed, Schedule: s.config.Schedule, Settings: s.settings.String(),
+		Summary: s.summary, Nodes: len(s.hosts), Virtual: lasted, Real: took,
+		Operations: s.load.Answered.Load(), Kinds: kinds, Faults: s.effects, Plan: plan,
+		Clients: clients, Again: s.config.Again(),
+		RecoveryTime: s.recovered, OrderChecked: s.findings.Ordered,
+		CompletenessChecked: s.findings.Complete, Expected: s.findings.ExpectedNotes,
+		Repeated: s.findings.Repeated, Scans: s.findings.Scans, Pages: s.findings.Pages,
+		Sums: s.findings.Sums, Undecided: s.findings.Undecided,
 		Violations: s.violations,
 	}
 }
 
-// Again returns the command that repeats a run of the product, without mutants. The repeated run logs more, which changes nothing else.
+// Again returns the command that repeats a run of the product, without mutants. The repeated run
+// logs more, which changes nothing else.
 func (c *Config) Again() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "make sim FIRST=%d SCHEDULE=%d DURATION=%v", c.Seed, c.Schedule, c.Duration)
@@ -100,7 +107,8 @@ func (s *simulation) write(folder string) error {
 				}
 			}
 		},
-		"trace.txt":   func(w io.Writer) { _, _ = s.trace.WriteTo(w) }, // an error shows as an incomplete file
+		// an error shows as an incomplete file
+		"trace.txt":   func(w io.Writer) { _, _ = s.trace.WriteTo(w) },
 		"clients.txt": s.load.History.Write,
 	}
 	for name, content := range files {
@@ -111,7 +119,8 @@ func (s *simulation) write(folder string) error {
 	return s.findings.WritePicture(filepath.Join(folder, "linearizability.html"))
 }
 
-// keep writes the report of a run if it is wanted, or else removes the one that was written before the run began. It does nothing unless enabled.
+// keep writes the report of a run if it is wanted, or else removes the one that was written before
+// the run began. It does nothing unless enabled.
 func (s *simulation) keep(enabled, wanted bool, folder string) error {
 	switch {
 	case !enabled:

@@ -17,17 +17,23 @@ import (
 )
 
 var (
-	first    = flag.Uint64("sim.first", 1, "the first seed")
-	seeds    = flag.Uint64("sim.seeds", 2, "how many seeds")
-	order    = flag.Uint64("sim.schedule", 0, "seed of the order in which goroutines run, in a binary that can replay it; 0 is Go's own order")
-	duration = flag.Duration("sim.duration", 30*time.Second, "of each seed's load and faults, in virtual time")
-	nodes    = flag.Int("sim.nodes", 0, "how many nodes; 0 draws 3 or 5")
-	kinds    = flag.String("sim.kinds", "", "the kinds of faults that are drawn, with commas; empty is all")
-	without  = flag.String("sim.without", "", "what is left out: numbers of faults and ids of clients, with commas")
-	report   = flag.String("sim.report", "", "folder for what is needed to understand a failure, and with one seed always")
+	first = flag.Uint64("sim.first", 1, "the first seed")
+	seeds = flag.Uint64("sim.seeds", 2, "how many seeds")
+	order = flag.Uint64("sim.schedule", 0,
+		"seed of the order in which goroutines run, in a binary that can replay it; 0 is Go's own order")
+	duration = flag.Duration("sim.duration", 30*time.Second,
+		"of each seed's load and faults, in virtual time")
+	nodes = flag.Int("sim.nodes", 0, "how many nodes; 0 draws 3 or 5")
+	kinds = flag.String("sim.kinds", "",
+		"the kinds of faults that are drawn, with commas; empty is all")
+	without = flag.String("sim.without", "",
+		"what is left out: numbers of faults and ids of clients, with commas")
+	report = flag.String("sim.report", "",
+		"folder for what is needed to understand a failure, and with one seed always")
 	results  = flag.Bool("sim.results", false, "print each result as JSON")
-	switches = flag.String("sim.switches", "", "file for the switches between goroutines, in a binary that can replay them")
-	verbose  = flag.Bool("sim.verbose", false, "debug lines of the nodes in the trace")
+	switches = flag.String("sim.switches", "",
+		"file for the switches between goroutines, in a binary that can replay them")
+	verbose = flag.Bool("sim.verbose", false, "debug lines of the nodes in the trace")
 )
 
 func config(seed uint64) Config {
@@ -48,8 +54,9 @@ func config(seed uint64) Config {
 	return c
 }
 
-// TestSimulatedClustersKeepTheirPromises runs one cluster after the other in virtual time, each with the faults that its seed draws. `make sim` runs it in a binary
-// in which a seed also decides the order of goroutines.
+// TestSimulatedClustersKeepTheirPromises runs one cluster after the other in virtual time, each
+// with the faults that its seed draws. `make sim` runs it in a binary in which a seed also decides
+// the order of goroutines.
 func TestSimulatedClustersKeepTheirPromises(t *testing.T) {
 	if *order != 0 && !schedule.Replays {
 		t.Fatal("this binary cannot replay a schedule: use make sim")
@@ -88,14 +95,22 @@ func TestSimulatedClustersKeepTheirPromises(t *testing.T) {
 				t.Error(err)
 			}
 			if *switches != "" {
-				err := writeFile(*switches, func(w io.Writer) { _ = binary.Write(w, binary.LittleEndian, s.config.Record[:s.recorded]) }) // on an error, switches are missing
+				// on an error, switches are missing
+				err := writeFile(*switches,
+					func(w io.Writer) {
+						_ = binary.Write(w, binary.LittleEndian,
+							s.config.Record[:s.recorded])
+					})
 				if err != nil {
 					t.Error(err)
 				}
 			}
-			t.Logf("%d nodes, %v of virtual time in %v: %d operations, faults: %v", result.Nodes, lasted.Round(time.Second), result.Real.Round(time.Millisecond), result.Operations, result.Faults)
+			t.Logf("%d nodes, %v of virtual time in %v: %d operations, faults: %v", result.Nodes,
+				lasted.Round(time.Second), result.Real.Round(time.Millisecond), result.Operations,
+				result.Faults)
 			if schedule.Replays {
-				t.Logf("schedule: %s: %d switches, %d synchronisation points, hash %016x", s.settings, s.summary.Switches, s.summary.Points, s.summary.Hash)
+				t.Logf("schedule: %s: %d switches, %d synchronisation points, hash %016x",
+					s.settings, s.summary.Switches, s.summary.Points, s.summary.Hash)
 			}
 			if t.Failed() {
 				t.Logf("again: %s", s.config.Again())

@@ -20,13 +20,15 @@ import (
 
 // Config says what to simulate.
 type Config struct {
-	Seed     uint64        // seed of the settings, the faults and what the clients want
-	Schedule uint64        // seed of the order of goroutines, in a binary with the overlay (package golib)
+	Seed uint64 // seed of the settings, the faults and what the clients want
+	// seed of the order of goroutines, in a binary with the overlay (package golib)
+	Schedule uint64
 	Duration time.Duration // how long the load and the faults last, in virtual time
 	Nodes    int           // 0 draws 3 or 5
 	// Kinds are the kinds of faults that are drawn. An empty list means all kinds.
 	Kinds []string
-	// Without lists drawn faults and clients that a smaller run leaves out: faults by their number in the plan, from 1, and clients by their id.
+	// Without lists drawn faults and clients that a smaller run leaves out: faults by their number
+	// in the plan, from 1, and clients by their id.
 	Without []string
 	Log     slog.Level // lowest level of the nodes' log lines that the trace keeps
 	// Record receives the switches between goroutines, as many as it has room for.
@@ -67,8 +69,8 @@ type simulation struct {
 	findings *history.Findings
 }
 
-// channelMutex is a lock that may be held while virtual time passes. Without the overlay (package golib) a goroutine that waits for a sync.Mutex stops
-// virtual time.
+// channelMutex is a lock that may be held while virtual time passes. Without the overlay (package
+// golib) a goroutine that waits for a sync.Mutex stops virtual time.
 type channelMutex chan struct{}
 
 func (t channelMutex) Lock()   { t <- struct{}{} }
@@ -83,8 +85,8 @@ func (t channelMutex) TryLock() bool {
 	}
 }
 
-// newSimulation prepares a run. It is called in a synctest bubble, which has virtual time. It starts the schedule before it makes the first map, because
-// each map draws from the seed.
+// newSimulation prepares a run. It is called in a synctest bubble, which has virtual time. It
+// starts the schedule before it makes the first map, because each map draws from the seed.
 func newSimulation(config Config) *simulation {
 	settings := schedule.Draw(config.Seed, config.Schedule)
 	schedule.Start(settings, config.Record)
@@ -94,14 +96,19 @@ func newSimulation(config Config) *simulation {
 		nodes = pick(r, 3, 3, 3, 5)
 	}
 	s := &simulation{
-		seed: config.Seed, config: config, settings: settings, tunables: drawTunables(r, nodes), trace: newTrace(config.Log), findings: &history.Findings{},
+		seed: config.Seed, config: config, settings: settings, tunables: drawTunables(r, nodes),
+		trace: newTrace(config.Log), findings: &history.Findings{},
 		effects: make(map[string]int), deliveries: newDeliveries(), executions: newExecutions(),
-		damaging: make(channelMutex, 1), restarting: make(channelMutex, 1), clockLock: make(channelMutex, 1),
+		damaging: make(channelMutex, 1), restarting: make(channelMutex, 1),
+		clockLock: make(channelMutex, 1),
 	}
 	s.tunables.drawBatching(rand.New(rand.NewPCG(config.Seed, 4)))
 	s.load = workload.New(workload.Settings{
-		Seed: s.seed, Expiry: s.tunables.expiry, DefaultExpiry: s.tunables.front.DefaultExpiry, CopyWindow: s.tunables.front.SessionExpiry,
-		Lifetime: s.tunables.outcomeLifetime(), Pace: s.tunables.pace, LockTTL: s.tunables.lockTTL, Generation: 6 * time.Second,
+		Seed: s.seed, Expiry: s.tunables.expiry, DefaultExpiry: s.tunables.front.DefaultExpiry,
+		CopyWindow: s.tunables.front.SessionExpiry,
+		Lifetime:   s.tunables.outcomeLifetime(), Pace: s.tunables.pace,
+		LockTTL:    s.tunables.lockTTL,
+		Generation: 6 * time.Second,
 	})
 	s.network = newNetwork(rand.New(rand.NewPCG(config.Seed, 2)), s.tunables.latency)
 	s.broker = newBroker(s.network, s.tunables.broker)
@@ -110,15 +117,20 @@ func newSimulation(config Config) *simulation {
 	}
 	for i := range nodes {
 		disk := newDisk(rand.New(rand.NewPCG(config.Seed, 100+uint64(i))), s.tunables.diskLatency)
-		s.hosts = append(s.hosts, &host{sim: s, name: fmt.Sprintf("n%d", i+1), group: i + 1, disk: disk})
+		s.hosts = append(s.hosts,
+			&host{sim: s, name: fmt.Sprintf("n%d", i+1), group: i + 1, disk: disk})
 	}
-	s.plan = drawPlan(rand.New(rand.NewPCG(config.Seed, 3)), s.tunables, config.Duration, config.Kinds)
+	s.plan = drawPlan(rand.New(rand.NewPCG(config.Seed, 3)), s.tunables, config.Duration,
+		config.Kinds)
 	return s
 }
 
 func (s *simulation) peers() (peers []cluster.InitialMember) {
 	for _, h := range s.hosts {
-		peers = append(peers, cluster.InitialMember{Name: h.name, Address: raft.ServerAddress(h.address())})
+		peers = append(peers, cluster.InitialMember{
+			Name:    h.name,
+			Address: raft.ServerAddress(h.address()),
+		})
 	}
 	return peers
 }
@@ -199,12 +211,14 @@ func (s *simulation) live() {
 	s.stop()
 }
 
-// ampleDedupEntries is more outcomes than any run has to remember at once: a dedup table with room for so many never gets full.
+// ampleDedupEntries is more outcomes than any run has to remember at once: a dedup table with room
+// for so many never gets full.
 const ampleDedupEntries = 10_000
 
-// recoveryTime bounds the time until service is back after the last fault. A small dedup table may be full: the store
-// then refuses writes until it forgets outcomes, and all clients compete for the room. What piled up at the broker in an
-// outage comes first: a leader that executes four requests at once needs half as long for it as the outage took.
+// recoveryTime bounds the time until service is back after the last fault. A small dedup table may
+// be full: the store then refuses writes until it forgets outcomes, and all clients compete for the
+// room. What piled up at the broker in an outage comes first: a leader that executes four requests
+// at once needs half as long for it as the outage took.
 func (t *tunables) recoveryTime() time.Duration {
 	usual := 10 * time.Second
 	if t.front.Executing == fewExecuting {
@@ -216,7 +230,8 @@ func (t *tunables) recoveryTime() time.Duration {
 	return usual
 }
 
-// recoverWithin waits until the store serves, and records a violation if that takes longer than limit.
+// recoverWithin waits until the store serves, and records a violation if that takes longer than
+// limit.
 func (s *simulation) recoverWithin(prober *client, limit time.Duration, when string) {
 	took, worked := prober.Probe(max(limit, time.Minute))
 	s.recovered = took
@@ -228,8 +243,8 @@ func (s *simulation) recoverWithin(prober *client, limit time.Duration, when str
 	}
 }
 
-// awaitVersion waits until the newest log version is in force on every node. Before that, the store refuses newer commands, and the checks do not
-// allow for such refusals.
+// awaitVersion waits until the newest log version is in force on every node. Before that, the store
+// refuses newer commands, and the checks do not allow for such refusals.
 func (s *simulation) awaitVersion() {
 	const limit = 30 * time.Second
 	for began := time.Now(); time.Since(began) < limit; s.sleep(50 * time.Millisecond) {

@@ -6,15 +6,18 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// A process may be stopped between any two instructions. Some code paths are too short for a random stop to hit them. A trap waits until a node
-// enters such a path, and stops it a few synchronisation points later. Without the overlay (package schedule) nothing stops.
+// A process may be stopped between any two instructions. Some code paths are too short for a random
+// stop to hit them. A trap waits until a node enters such a path, and stops it a few
+// synchronisation points later. Without the overlay (package schedule) nothing stops.
 
-// traps are the traps that are set; nil is none. Each is for the next node that enters its code path.
+// traps are the traps that are set; nil is none. Each is for the next node that enters its code
+// path.
 type traps struct {
 	mu       schedule.Mutex
 	leading  *fault // stops the next node that begins to lead
 	dialling *fault // stops the next leader that connects to the broker
-	failing  *fault // delays one goroutine of the next node on which a proposal or a read fails; its others run on
+	// delays one goroutine of the next node on which a proposal or a read fails; its others run on
+	failing *fault
 }
 
 func (t *traps) set(f *fault) {
@@ -37,7 +40,8 @@ func (t *traps) endFlapping() {
 	t.failing = nil
 }
 
-// remove removes a fault's trap, unless a later one of the same kind has replaced it. It reports whether a node entered the path of the fault's trap.
+// remove removes a fault's trap, unless a later one of the same kind has replaced it. It reports
+// whether a node entered the path of the fault's trap.
 func (t *traps) remove(f *fault) (sprung bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,7 +54,8 @@ func (t *traps) remove(f *fault) (sprung bool) {
 	return f.sprung
 }
 
-// stopLater springs the trap if one is set: the host's node stops when it has passed the trap's synchronisation points.
+// stopLater springs the trap if one is set: the host's node stops when it has passed the trap's
+// synchronisation points.
 func (h *host) stopLater(trap **fault) {
 	t := &h.sim.traps
 	t.mu.Lock()
@@ -61,7 +66,8 @@ func (h *host) stopLater(trap **fault) {
 	}
 	t.mu.Unlock()
 	if f != nil {
-		h.sim.trace.add("FAULT", "stops %s for %v in %d synchronisation points", h.name, f.delay, f.points)
+		h.sim.trace.add("FAULT", "stops %s for %v in %d synchronisation points", h.name, f.delay,
+			f.points)
 		schedule.StopAfter(h.group, f.points, f.delay)
 	}
 }
@@ -92,12 +98,16 @@ func (h *host) dialsBroker() {
 	}
 }
 
-// trap sets a trap, and makes a node enter its code path: it transfers the leadership, or breaks the leader's connections to the broker. It
-// reports whether a node entered the path.
+// trap sets a trap, and makes a node enter its code path: it transfers the leadership, or breaks
+// the leader's connections to the broker. It reports whether a node entered the path.
 func (s *simulation) trap(ctx context.Context, f *fault, leader *host) bool {
 	s.traps.set(f)
 	if f.kind == stoppedWhenDialling && f.variant%2 == 0 {
-		s.network.reset(func(c *conn) bool { l := c.outgoing(); return l.class == classBroker && l.from == leader.name })
+		s.network.reset(func(c *conn) bool {
+			l := c.outgoing()
+			return l.class == classBroker &&
+				l.from == leader.name
+		})
 	} else if node := leader.member(); node != nil {
 		s.succeeded("transfer", node.Membership().Transfer(ctx, ""))
 	}

@@ -13,7 +13,8 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// trace is the log of a run, in the order of virtual time: lines of the nodes, and of the simulation itself.
+// trace is the log of a run, in the order of virtual time: lines of the nodes, and of the
+// simulation itself.
 type trace struct {
 	start time.Time
 	level slog.Level // lowest level of the nodes' lines that are kept
@@ -46,15 +47,16 @@ func (t *trace) add(who, format string, args ...any) {
 	})
 }
 
-// WriteTo implements io.WriterTo. It hides addresses of memory, which hashicorp/raft logs: two runs of one pair
-// have the same text.
+// WriteTo implements io.WriterTo. It hides addresses of memory, which hashicorp/raft logs: two runs
+// of one pair have the same text.
 func (t *trace) WriteTo(w io.Writer) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	buffered := bufio.NewWriter(w)
 	written, addresses := int64(0), regexp.MustCompile(`\b0x[0-9a-f]{10,12}\b`)
 	for _, line := range t.lines {
-		n, err := fmt.Fprintf(buffered, "%11.6f %-10s %s\n", line.at.Seconds(), line.who, addresses.ReplaceAllString(line.text, "(address)"))
+		n, err := fmt.Fprintf(buffered, "%11.6f %-10s %s\n", line.at.Seconds(), line.who,
+			addresses.ReplaceAllString(line.text, "(address)"))
 		if written += int64(n); err != nil {
 			return written, err
 		}
@@ -63,7 +65,12 @@ func (t *trace) WriteTo(w io.Writer) (int64, error) {
 }
 
 // logTo returns a logger that writes into the trace.
-func (t *trace) logTo(who string) *slog.Logger { return slog.New(&traceHandler{trace: t, who: who}) }
+func (t *trace) logTo(who string) *slog.Logger {
+	return slog.New(&traceHandler{
+		trace: t,
+		who:   who,
+	})
+}
 
 type traceHandler struct {
 	trace *trace

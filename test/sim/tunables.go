@@ -9,8 +9,8 @@ import (
 	"holdfast/mqttfront"
 )
 
-// tunables are what a seed draws: properties of the world, and settings of the product. The settings are so small that two minutes
-// show what takes hours with the defaults.
+// tunables are what a seed draws: properties of the world, and settings of the product. The
+// settings are so small that two minutes show what takes hours with the defaults.
 type tunables struct {
 	nodes       int
 	latency     time.Duration // mean one-way latency between hosts
@@ -43,11 +43,14 @@ func drawTunables(r *rand.Rand, nodes int) *tunables {
 		nodes: nodes, latency: pick(r, 200*time.Microsecond, time.Millisecond, 5*time.Millisecond),
 		diskLatency: pick(r, 0, 500*time.Microsecond, 3*time.Millisecond),
 		timing:      cluster.LAN(), front: mqttfront.DefaultConfig(), offer: fsm.DefaultSettings(),
-		expiry: 4 + r.IntN(9), clockWild: r.IntN(8) == 0, pace: between(r, 60*time.Millisecond, 250*time.Millisecond),
+		expiry: 4 + r.IntN(9), clockWild: r.IntN(8) == 0,
+		pace:    between(r, 60*time.Millisecond, 250*time.Millisecond),
 		lockTTL: between(r, 500*time.Millisecond, 3*time.Second), complete: true,
 	}
-	if r.IntN(2) == 0 { // with a lease that is long enough for a leader to be deposed without knowing it
-		t.timing.Heartbeat, t.timing.Election, t.timing.LeaderLease = time.Second, time.Second, 950*time.Millisecond
+	if r.IntN(2) == 0 {
+		// with a lease that is long enough for a leader to be deposed without knowing it
+		t.timing.Heartbeat, t.timing.Election, t.timing.LeaderLease = time.Second, time.Second,
+			950*time.Millisecond
 	}
 	t.timing.DiskDeadline = between(r, 2*time.Second, 6*time.Second)
 	snapshotBytes, trailing := pick(r, int64(8<<10), 64<<10, 1<<20), pick(r, uint64(1), 16, 256)
@@ -70,7 +73,8 @@ const fewExecuting = 4
 func (t *tunables) drawFront(r *rand.Rand) {
 	f := &t.front
 	f.SessionExpiry = time.Duration(2+r.IntN(6)) * time.Second
-	if r.IntN(6) == 0 { // long enough for requests to expire, and to be forgotten, while a node is stopped
+	if r.IntN(6) == 0 {
+		// long enough for requests to expire, and to be forgotten, while a node is stopped
 		f.SessionExpiry, t.expiry = 18*time.Second, 4
 	}
 	f.DedupMargin = f.SessionExpiry // clients send copies for that long
@@ -95,7 +99,8 @@ func (t *tunables) drawFront(r *rand.Rand) {
 // outcomeLifetime returns how long the outcome of a request of the usual expiry is remembered.
 func (t *tunables) outcomeLifetime() time.Duration {
 	f := &t.front
-	return time.Duration(t.expiry)*time.Second + f.DedupMargin + f.SessionExpiry + f.OverloadAge + f.ProposalAge
+	return time.Duration(t.expiry)*time.Second + f.DedupMargin + f.SessionExpiry + f.OverloadAge +
+		f.ProposalAge
 }
 
 // drawBatching draws how the leader batches commands.
@@ -124,6 +129,8 @@ func (t *tunables) drawLimits(r *rand.Rand) {
 	}
 	s.Dialect = pick(r, fsm.DialectRuleAuto, fsm.DialectRuleSDK)
 	s.Mirrors = pick(r, nil, []fsm.Mirror{{Keys: "*", Topic: mirrorTopics + "all/"}}, []fsm.Mirror{
-		{Keys: "brief/*", Topic: mirrorTopics + "brief/"}, {Keys: "[lp]*", Topic: mirrorTopics + "some/"}, {Keys: "*[0-4]", Topic: mirrorTopics + "some/"},
+		{Keys: "brief/*", Topic: mirrorTopics + "brief/"},
+		{Keys: "[lp]*", Topic: mirrorTopics + "some/"},
+		{Keys: "*[0-4]", Topic: mirrorTopics + "some/"},
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The order of two requests is checked if the cluster's session received both, and the broker kept it. That nodes end does not
-// matter.
+// The order of two requests is checked if the cluster's session received both, and the broker kept
+// it. That nodes end does not matter.
 func TestOrderIsCheckedWhileTheBrokerKeepsTheSession(t *testing.T) {
 	for name, test := range map[string]struct {
 		receivers []string      // of the second request
@@ -30,24 +30,32 @@ func TestOrderIsCheckedWhileTheBrokerKeepsTheSession(t *testing.T) {
 				s.broker.losses = []sessionLoss{{requestSession, s.trace.start.Add(test.lost)}}
 			}
 			op := func(receivers []string) *history.Op {
-				return &history.Op{Call: 2 * time.Second, Replied: 4 * time.Second, Sendings: []history.Sending{{Receivers: receivers}}}
+				return &history.Op{
+					Call: 2 * time.Second, Replied: 4 * time.Second,
+					Sendings: []history.Sending{{Receivers: receivers}},
+				}
 			}
-			if got := s.arrivedInOrder(op([]string{requestSession}), op(test.receivers)); got != test.want {
+			if got := s.arrivedInOrder(op([]string{requestSession}),
+				op(test.receivers)); got != test.want {
 				t.Errorf("checked: %t", got)
 			}
 		})
 	}
 }
 
-// A disk may be damaged only if each member knows that all members vote. haveVotes says whether one of them does.
+// A disk may be damaged only if each member knows that all members vote. haveVotes says whether one
+// of them does.
 func TestDamageNeedsVotersThatAllKnow(t *testing.T) {
 	ids := []raft.ServerID{"n1", "n2"}
 	for name, test := range map[string]struct {
 		servers []raft.Server
 		want    bool
 	}{
-		"all vote":           {[]raft.Server{{ID: "n1"}, {ID: "n2"}}, true},
-		"one does not vote":  {[]raft.Server{{ID: "n1"}, {ID: "n2", Suffrage: raft.Nonvoter}}, false},
+		"all vote": {[]raft.Server{{ID: "n1"}, {ID: "n2"}}, true},
+		"one does not vote": {
+			[]raft.Server{{ID: "n1"}, {ID: "n2", Suffrage: raft.Nonvoter}},
+			false,
+		},
 		"one is missing":     {[]raft.Server{{ID: "n1"}}, false},
 		"one is another now": {[]raft.Server{{ID: "n1"}, {ID: "n3"}}, false},
 	} {
@@ -60,8 +68,8 @@ func TestDamageNeedsVotersThatAllKnow(t *testing.T) {
 }
 
 // A request counts as unanswered only if its publishing connection answered three SETs that were
-// sent later. Replies leave a connection in order, so its reply is then not just late. A GET is read
-// beside the log, and shows nothing.
+// sent later. Replies leave a connection in order, so its reply is then not just late. A GET is
+// read beside the log, and shows nothing.
 func TestUnansweredNeedsOthersThatWereAnswered(t *testing.T) {
 	const publishers = 2
 	same, other := "c", "d"
@@ -85,11 +93,16 @@ func TestUnansweredNeedsOthersThatWereAnswered(t *testing.T) {
 			d := newDeliveries()
 			var ops []*history.Op
 			for i := range 3 {
-				o := &history.Op{Number: i + 1, Verb: test.verb, Client: test.client, Call: test.call}
+				o := &history.Op{
+					Number: i + 1, Verb: test.verb, Client: test.client,
+					Call: test.call,
+				}
 				ops = append(ops, o)
-				d.publish("clients/c/services/statestore/_any_/command/invoke/response", []byte(o.Correlation()), test.replied)
+				d.publish("clients/c/services/statestore/_any_/command/invoke/response",
+					[]byte(o.Correlation()), test.replied)
 			}
-			if got := d.served(ops, same, publishers, time.Second, 6*time.Second); got != test.want {
+			if got := d.served(ops, same, publishers, time.Second,
+				6*time.Second); got != test.want {
 				t.Errorf("served: %t", got)
 			}
 			if d.served(ops[:2], same, publishers, time.Second, 6*time.Second) {
@@ -99,11 +112,12 @@ func TestUnansweredNeedsOthersThatWereAnswered(t *testing.T) {
 	}
 }
 
-// A request may stay unanswered if it was refused more than ProposalAge after it was sent. A request that took effect must be answered, and so must one
-// that got a repeated refusal.
+// A request may stay unanswered if it was refused more than ProposalAge after it was sent. A
+// request that took effect must be answered, and so must one that got a repeated refusal.
 func TestRefusalThatWaitedMayBeUnanswered(t *testing.T) {
 	const sent, proposalAge = time.Second, time.Second / 2
-	refusal, repeated := fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}, fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}
+	refusal, repeated := fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded},
+		fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}
 	write := fsm.Command{Kind: fsm.KindSet, ID: fsm.RequestID{1}}
 	for name, test := range map[string]struct {
 		command fsm.Command
@@ -118,8 +132,12 @@ func TestRefusalThatWaitedMayBeUnanswered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDeliveries()
-			d.apply(&fsm.EntryOutcome{Index: 7, Commands: []fsm.Command{test.command}, Results: []fsm.Result{test.result}}, test.applied)
-			if got := d.lastEntry(write.ID, time.Minute); got.index != 7 || got.mayBeUnanswered(sent, proposalAge) != test.want {
+			d.apply(&fsm.EntryOutcome{
+				Index: 7, Commands: []fsm.Command{test.command},
+				Results: []fsm.Result{test.result},
+			}, test.applied)
+			if got := d.lastEntry(write.ID, time.Minute); got.index != 7 ||
+				got.mayBeUnanswered(sent, proposalAge) != test.want {
 				t.Errorf("%+v", got)
 			}
 		})

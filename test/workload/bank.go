@@ -7,19 +7,23 @@ import (
 	"holdfast/test/history"
 )
 
-// bankView is what a client knows of a bank (a few accounts, see package history). Each generation has a bank of its own.
+// bankView is what a client knows of a bank (a few accounts, see package history). Each generation
+// has a bank of its own.
 type bankView struct {
-	name   string
-	values [history.BankAccounts]string // the last value of each account that the client read or wrote; "" if none
-	// single is the number of the account that the client last read by a GET alone. version is that value's version, zero if not known.
+	name string
+	// the last value of each account that the client read or wrote; "" if none
+	values [history.BankAccounts]string
+	// single is the number of the account that the client last read by a GET alone. version is that
+	// value's version, zero if not known.
 	single  int
 	version hlc.Timestamp
 }
 
 func (t *bankView) key(number int) string { return fmt.Sprintf("%s/%d", t.name, number) }
 
-// transfers moves amounts between the accounts of a bank, and reads all of them at once. Several clients do so with the same accounts, so many
-// transactions find that a balance is not what it was.
+// transfers moves amounts between the accounts of a bank, and reads all of them at once. Several
+// clients do so with the same accounts, so many transactions find that a balance is not what it
+// was.
 func (c *Client) transfers() {
 	var t bankView
 	for c.pause() {
@@ -47,7 +51,9 @@ func (c *Client) banking(t *bankView) history.Op {
 	case !known && n < 4: // open it
 		for number := range t.values {
 			all.Parts = append(all.Parts, history.Op{
-				Verb: history.Set, Key: t.key(number), Value: history.AccountValue(history.BankOpening, c.part(number)), Condition: history.NX,
+				Verb: history.Set, Key: t.key(number),
+				Value:     history.AccountValue(history.BankOpening, c.part(number)),
+				Condition: history.NX,
 			})
 		}
 	case !known || n < 3:
@@ -57,16 +63,23 @@ func (c *Client) banking(t *bankView) history.Op {
 	case n == 3:
 		t.single = from
 		return history.Op{Verb: history.Get, Key: t.key(from)}
-	case n == 4 && !t.version.IsZero(): // a single SET beside the transactions; it keeps the balance
+	case n == 4 && !t.version.IsZero():
+		// a single SET beside the transactions; it keeps the balance
 		value := t.values[t.single]
 		amount, _ := history.Balance(value)
 		return history.Op{
-			Verb: history.Set, Key: t.key(t.single), Value: history.AccountValue(amount, c.unique()),
+			Verb: history.Set, Key: t.key(t.single),
+			Value:     history.AccountValue(amount, c.unique()),
 			Condition: history.IfVer, Expected: value, ExpectedVersion: t.version,
 		}
-	default: // a transfer that also reads an account: the reply to a copy has to show the same value
+	default:
+		// a transfer that also reads an account: the reply to a copy has to show the same value
 		moved := 1 + c.random.IntN(10)
-		all.Parts = []history.Op{t.add(from, -moved, c.part(from)), {Verb: history.Get, Key: t.key(other)}, t.add(to, moved, c.part(to))}
+		all.Parts = []history.Op{
+			t.add(from, -moved, c.part(from)),
+			{Verb: history.Get, Key: t.key(other)},
+			t.add(to, moved, c.part(to)),
+		}
 	}
 	return all
 }
@@ -78,7 +91,8 @@ func (c *Client) part(number int) string { return fmt.Sprintf("%s/%d", c.unique(
 func (t *bankView) add(number, amount int, unique string) history.Op {
 	before, _ := history.Balance(t.values[number])
 	return history.Op{
-		Verb: history.Set, Key: t.key(number), Value: history.AccountValue(before+amount, unique), Condition: history.NEX, Expected: t.values[number],
+		Verb: history.Set, Key: t.key(number), Value: history.AccountValue(before+amount, unique),
+		Condition: history.NEX, Expected: t.values[number],
 	}
 }
 

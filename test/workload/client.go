@@ -16,12 +16,13 @@ import (
 	"holdfast/test/history"
 )
 
-// Client is one client of the store. Begin, Do, Await, Probe and ReadAll are for one goroutine at a time. Receive and Publication.Reached may run in others
-// at the same time.
+// Client is one client of the store. Begin, Do, Await, Probe and ReadAll are for one goroutine at a
+// time. Receive and Publication.Reached may run in others at the same time.
 type Client struct {
 	ID   string
 	load *Load
-	// publish passes a publication to the code that sends it to the broker, in order. It must not wait for the broker.
+	// publish passes a publication to the code that sends it to the broker, in order. It must not
+	// wait for the broker.
 	publish func(*Publication)
 	random  *rand.Rand
 
@@ -38,7 +39,8 @@ type Request struct {
 	properties *packets.Properties
 }
 
-// awaited is what a Client keeps of a request until the end of the run, for late replies. It has no payload, which may be large.
+// awaited is what a Client keeps of a request until the end of the run, for late replies. It has no
+// payload, which may be large.
 type awaited struct {
 	Op   *history.Op
 	done chan struct{} // closed at the first reply
@@ -54,7 +56,8 @@ type Publication struct {
 	copy       int // index in Op.Sendings
 }
 
-// Reached records that the publication reached the broker. receivers are the sessions that got it from there, or "broker" where they are not known.
+// Reached records that the publication reached the broker. receivers are the sessions that got it
+// from there, or "broker" where they are not known.
 func (p *Publication) Reached(receivers []string) {
 	p.client.mu.Lock()
 	defer p.client.mu.Unlock()
@@ -68,7 +71,8 @@ func (l *Load) Hire(id string, publish func(*Publication)) *Client {
 		seed = seed*31 + uint64(b)
 	}
 	return &Client{
-		ID: id, load: l, publish: publish, random: rand.New(rand.NewPCG(l.Seed, seed)), requests: make(map[string]*awaited),
+		ID: id, load: l, publish: publish, random: rand.New(rand.NewPCG(l.Seed, seed)),
+		requests: make(map[string]*awaited),
 	}
 }
 
@@ -91,7 +95,8 @@ func (c *Client) Receive(topic string, payload []byte, properties *packets.Prope
 		}
 	}
 	if ahead := version.Wall - time.Now().UnixMilli(); ahead > 60_000 {
-		c.load.History.AddAhead("%s got %s, which is %d ms ahead of the world", c.ID, version, ahead)
+		c.load.History.AddAhead("%s got %s, which is %d ms ahead of the world", c.ID, version,
+			ahead)
 	}
 	if rest, ok := strings.CutPrefix(topic, topics.Notifications); ok {
 		c.receiveNotification(rest, topic, payload, version)
@@ -125,10 +130,12 @@ func (c *Client) Receive(topic string, payload []byte, properties *packets.Prope
 		text = string(reply.Bulk)
 	}
 	if r.Op.Known {
-		r.Op.Again = append(r.Op.Again, history.Repeat{At: now, Reply: reply, Payload: text, Version: version})
+		r.Op.Again = append(r.Op.Again,
+			history.Repeat{At: now, Reply: reply, Payload: text, Version: version})
 		return
 	}
-	r.Op.Known, r.Op.Replied, r.Op.Reply, r.Op.Payload, r.Op.Version = true, now, reply, text, version
+	r.Op.Known, r.Op.Replied, r.Op.Reply, r.Op.Payload, r.Op.Version = true, now, reply, text,
+		version
 	r.next = string(reply.Next)
 	r.Op.Reply.Next = label(reply.Next)
 	r.Op.NotesAt = c.load.History.NotificationCount(c.ID)
@@ -147,15 +154,18 @@ func (c *Client) receiveNotification(rest, topic string, payload []byte, version
 	notification, err := resp.ReadNotification(payload)
 	key, keyErr := hex.DecodeString(parts[len(parts)-1])
 	if err != nil || keyErr != nil {
-		c.load.History.AddOdd("%s got a notification that cannot be read: %s %q", c.ID, topic, payload)
+		c.load.History.AddOdd("%s got a notification that cannot be read: %s %q", c.ID, topic,
+			payload)
 		return
 	}
 	c.load.History.AddNote(c.ID, history.Notification{
-		At: c.load.Now(), Key: string(key), Deleted: notification.Deleted, Value: string(label(notification.Value)), Version: version,
+		At: c.load.Now(), Key: string(key), Deleted: notification.Deleted,
+		Value: string(label(notification.Value)), Version: version,
 	})
 }
 
-// MissedNotes notes that the client may have missed notifications: the broker has forgotten its session.
+// MissedNotes notes that the client may have missed notifications: the broker has forgotten its
+// session.
 func (c *Client) MissedNotes() { c.load.History.AddGap(c.ID, c.load.Now()) }
 
 // Begin adds an operation to the history, and sends it for the first time.
@@ -171,17 +181,23 @@ func (c *Client) Begin(o history.Op) *Request {
 	correlation := recorded.Correlation()
 	properties := &packets.Properties{
 		ResponseTopic: c.ResponseTopic(), CorrelationData: []byte(correlation),
-		User: []packets.User{{Key: "__ts", Value: ts.String()}, {Key: "__srcId", Value: c.ID}, {Key: "__protVer", Value: "1.0"}},
+		User: []packets.User{
+			{Key: "__ts", Value: ts.String()},
+			{Key: "__srcId", Value: c.ID},
+			{Key: "__protVer", Value: "1.0"},
+		},
 	}
 	if !o.NoExpiry {
 		expiry := uint32(c.load.Expiry)
 		properties.MessageExpiry = &expiry
 	}
 	if !o.Token.IsZero() {
-		properties.User = append(properties.User, packets.User{Key: "__ft", Value: o.Token.String()})
+		properties.User = append(properties.User,
+			packets.User{Key: "__ft", Value: o.Token.String()})
 	}
 	r := &Request{
-		awaited: &awaited{Op: recorded, done: make(chan struct{})}, payload: resp.AppendArray(nil, arguments(&o)...), properties: properties,
+		awaited: &awaited{Op: recorded, done: make(chan struct{})},
+		payload: resp.AppendArray(nil, arguments(&o)...), properties: properties,
 	}
 	if o.Wrapped {
 		r.payload = resp.AppendArray(nil, "TXN", string(r.payload))
@@ -198,7 +214,10 @@ func (c *Client) Begin(o history.Op) *Request {
 func (c *Client) send(r *Request) {
 	c.mu.Lock()
 	r.Op.Sendings = append(r.Op.Sendings, history.Sending{At: c.load.Now()})
-	p := &Publication{Payload: r.payload, Properties: r.properties, client: c, op: r.Op, copy: len(r.Op.Sendings) - 1}
+	p := &Publication{
+		Payload: r.payload, Properties: r.properties, client: c, op: r.Op,
+		copy: len(r.Op.Sendings) - 1,
+	}
 	c.mu.Unlock()
 	c.publish(p)
 }
@@ -253,8 +272,8 @@ func arguments(o *history.Op) []string {
 	}
 }
 
-// Await waits for the reply, at most until a second after the expiry of the request. It may send copies meanwhile, and one after the reply. It reports
-// whether a reply came.
+// Await waits for the reply, at most until a second after the expiry of the request. It may send
+// copies meanwhile, and one after the reply. It reports whether a reply came.
 func (c *Client) Await(r *Request) bool {
 	expiry := time.Duration(c.load.Expiry) * time.Second
 	if r.Op.NoExpiry {
@@ -289,7 +308,8 @@ func (c *Client) Await(r *Request) bool {
 	}
 }
 
-// sendLater sends a copy of an answered request within CopyWindow, in which the store has to recognize it.
+// sendLater sends a copy of an answered request within CopyWindow, in which the store has to
+// recognize it.
 func (c *Client) sendLater(r *Request) {
 	wait := between(c.random, 0, c.load.CopyWindow)
 	c.load.Go(func() {

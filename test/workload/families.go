@@ -11,7 +11,8 @@ import (
 	"holdfast/test/history"
 )
 
-// key returns a key of a family (its first level) and of the current generation. After Settings.Generation, clients go over to the keys of the next one.
+// key returns a key of a family (its first level) and of the current generation. After
+// Settings.Generation, clients go over to the keys of the next one.
 func (c *Client) key(family string, n int) string {
 	return fmt.Sprintf("%s/%d/%d", family, c.generation(), n)
 }
@@ -42,7 +43,8 @@ func (c *Client) registers() {
 		o := history.Op{Key: key, Value: c.unique()}
 		switch n := c.random.IntN(24); {
 		case n >= 20 && last[key].value != "":
-			o.Verb, o.Condition, o.Expected, o.ExpectedVersion = history.Set, history.IfVer, last[key].value, last[key].version
+			o.Verb, o.Condition, o.Expected, o.ExpectedVersion = history.Set, history.IfVer,
+				last[key].value, last[key].version
 			if n == 23 {
 				o.Verb, o.Value = history.Del, ""
 			}
@@ -74,7 +76,8 @@ func (c *Client) registers() {
 	}
 }
 
-// pipeline sends several operations on a key of its own without waiting for replies. It watches the key, by its name or by a pattern.
+// pipeline sends several operations on a key of its own without waiting for replies. It watches the
+// key, by its name or by a pattern.
 func (c *Client) pipeline() {
 	key := ""
 	var watch history.Op
@@ -110,18 +113,23 @@ func (c *Client) pipeline() {
 	}
 }
 
-// repeat sends a copy of a request, unless the store may have forgotten its outcome when the copy arrives.
+// repeat sends a copy of a request, unless the store may have forgotten its outcome when the copy
+// arrives.
 func (c *Client) repeat(r *Request) {
 	if c.load.Now()-r.Op.Call < time.Duration(c.load.Expiry)*time.Second/2 {
 		c.send(r)
 	}
 }
 
-// late sends copies around the moment at which the store forgets the outcome, most of them shortly before it. No model checks the keys of these
-// requests: such a request may take effect again after its outcome is forgotten.
+// late sends copies around the moment at which the store forgets the outcome, most of them shortly
+// before it. No model checks the keys of these requests: such a request may take effect again after
+// its outcome is forgotten.
 func (c *Client) late() {
 	for c.load.waitUnlessOver(between(c.random, c.load.Pace, c.load.Pace*5)) {
-		r := c.Begin(history.Op{Verb: history.Set, Key: fmt.Sprintf("late/%s/%d", c.ID, c.random.IntN(8)), Value: c.unique(), Late: true})
+		r := c.Begin(history.Op{
+			Verb: history.Set,
+			Key:  fmt.Sprintf("late/%s/%d", c.ID, c.random.IntN(8)), Value: c.unique(), Late: true,
+		})
 		wait := between(c.random, c.load.Lifetime*3/4, c.load.Lifetime*17/16)
 		c.load.Go(func() {
 			if c.load.waitUnlessOver(wait) {
@@ -131,13 +139,17 @@ func (c *Client) late() {
 	}
 }
 
-// locks competes for locks. With the fencing token of a lock it writes the key that the lock protects, now and then long after it lost the lock.
+// locks competes for locks. With the fencing token of a lock it writes the key that the lock
+// protects, now and then long after it lost the lock.
 func (c *Client) locks() {
 	ttl := c.load.LockTTL
 	for c.pause() {
 		n := c.random.IntN(2)
 		lock, protected := fmt.Sprintf("lock/%d", n), c.key("protected", n)
-		acquired, ok := c.Do(history.Op{Verb: history.Set, Key: lock, Value: c.ID, Condition: history.NEX, TTL: ttl})
+		acquired, ok := c.Do(history.Op{
+			Verb: history.Set, Key: lock, Value: c.ID,
+			Condition: history.NEX, TTL: ttl,
+		})
 		if !ok || !acquired.Applied() {
 			continue
 		}
@@ -148,7 +160,10 @@ func (c *Client) locks() {
 				return
 			}
 			if c.random.IntN(2) == 0 {
-				if renewed, ok := c.Do(history.Op{Verb: history.Set, Key: lock, Value: c.ID, Condition: history.NEX, TTL: ttl}); ok && renewed.Applied() {
+				if renewed, ok := c.Do(history.Op{
+					Verb: history.Set, Key: lock, Value: c.ID,
+					Condition: history.NEX, TTL: ttl,
+				}); ok && renewed.Applied() {
 					token = renewed.Version
 				}
 			}
@@ -174,7 +189,10 @@ func (c *Client) locks() {
 // writes changes the keys that watchers watch.
 func (c *Client) writes() {
 	for c.pause() {
-		o := history.Op{Verb: history.Set, Key: fmt.Sprintf("watched/%d", c.random.IntN(3)), Value: c.unique()}
+		o := history.Op{
+			Verb: history.Set, Key: fmt.Sprintf("watched/%d", c.random.IntN(3)),
+			Value: c.unique(),
+		}
 		switch c.random.IntN(6) {
 		case 0:
 			o.Verb, o.Value = history.Del, ""
@@ -187,16 +205,20 @@ func (c *Client) writes() {
 
 // watches watches keys that others change.
 func (c *Client) watches() {
-	c.watch(history.Op{Key: "watched/0"}, history.Op{Key: "watched/1"}, history.Op{Key: "watched/2"})
+	c.watch(history.Op{Key: "watched/0"}, history.Op{Key: "watched/1"},
+		history.Op{Key: "watched/2"})
 }
 
-// watchesPatterns watches keys of the families watched and bank, mostly by patterns. Several patterns match the same key. Their literal prefixes have
-// different lengths.
+// watchesPatterns watches keys of the families watched and bank, mostly by patterns. Several
+// patterns match the same key. Their literal prefixes have different lengths.
 func (c *Client) watchesPatterns() {
-	c.watch(history.Op{Key: "watched/*", Glob: true}, history.Op{Key: "watched/1", Glob: true}, history.Op{Key: "w*/[02]", Glob: true}, history.Op{Key: "watched/2"}, history.Op{Key: "bank/*/[02]", Glob: true})
+	c.watch(history.Op{Key: "watched/*", Glob: true}, history.Op{Key: "watched/1", Glob: true},
+		history.Op{Key: "w*/[02]", Glob: true}, history.Op{Key: "watched/2"},
+		history.Op{Key: "bank/*/[02]", Glob: true})
 }
 
-// watchesSome watches some keys of the family watched, by a pattern. It must not be notified of the others.
+// watchesSome watches some keys of the family watched, by a pattern. It must not be notified of the
+// others.
 func (c *Client) watchesSome() { c.watch(history.Op{Key: "w*/[02]", Glob: true}) }
 
 // watch begins the watches in turn, and ends one now and then.
@@ -224,7 +246,10 @@ func (c *Client) expires() {
 			c.Do(history.Op{Verb: history.Get, Key: set[i].key})
 			continue
 		}
-		b := brief{fmt.Sprintf("brief/%s/%d", c.ID, n), between(c.random, 20*time.Millisecond, 4*time.Second).Truncate(time.Millisecond)}
+		b := brief{
+			fmt.Sprintf("brief/%s/%d", c.ID, n),
+			between(c.random, 20*time.Millisecond, 4*time.Second).Truncate(time.Millisecond),
+		}
 		o, ok := c.Do(history.Op{Verb: history.Set, Key: b.key, Value: c.unique(), TTL: b.ttl})
 		if ok && o.Applied() {
 			set = append(set, b)
@@ -232,7 +257,8 @@ func (c *Client) expires() {
 	}
 }
 
-// anonymous sends requests with too little correlation data for the store to recognize copies. They take effect as often as they arrive.
+// anonymous sends requests with too little correlation data for the store to recognize copies. They
+// take effect as often as they arrive.
 func (c *Client) anonymous() {
 	for c.pause() {
 		if c.random.IntN(2) == 0 {
@@ -241,7 +267,11 @@ func (c *Client) anonymous() {
 		}
 		var burst []*Request
 		for range pick(c.random, 1, 1, 8) {
-			burst = append(burst, c.Begin(history.Op{Verb: history.Set, Key: "anonymous/" + c.ID, Value: c.unique(), Anonymous: true}))
+			burst = append(burst,
+				c.Begin(history.Op{
+					Verb: history.Set, Key: "anonymous/" + c.ID, Value: c.unique(),
+					Anonymous: true,
+				}))
 		}
 		for _, r := range burst {
 			c.Await(r)
@@ -265,7 +295,11 @@ func (c *Client) floods() {
 	for c.load.waitUnlessOver(between(c.random, time.Second, 4*time.Second)) {
 		var burst []*Request
 		for i := range 20 + c.random.IntN(40) {
-			burst = append(burst, c.Begin(history.Op{Verb: history.Set, Key: fmt.Sprintf("flood/%s/%d", c.ID, i%8), Value: c.unique()}))
+			burst = append(burst,
+				c.Begin(history.Op{
+					Verb: history.Set, Key: fmt.Sprintf("flood/%s/%d", c.ID, i%8),
+					Value: c.unique(),
+				}))
 		}
 		for _, r := range burst {
 			c.Await(r)
@@ -273,11 +307,15 @@ func (c *Client) floods() {
 	}
 }
 
-// Probe tries, at most for limit, until a write and a read have worked. It returns how long that took, and whether they have.
+// Probe tries, at most for limit, until a write and a read have worked. It returns how long that
+// took, and whether they have.
 func (c *Client) Probe(limit time.Duration) (took time.Duration, worked bool) {
 	began := c.load.Now()
 	for c.load.Now()-began < limit {
-		o := history.Op{Verb: history.Set, Key: fmt.Sprintf("probe/%d", c.random.Uint32()), Value: c.unique()}
+		o := history.Op{
+			Verb: history.Set, Key: fmt.Sprintf("probe/%d", c.random.Uint32()),
+			Value: c.unique(),
+		}
 		if !c.attempt(o) {
 			continue
 		}
@@ -305,7 +343,8 @@ func (c *Client) attempt(o history.Op) bool {
 	return false
 }
 
-// elements adds elements to sets, and reads them. Other clients try to add the same elements. An element is a key that is set with NX.
+// elements adds elements to sets, and reads them. Other clients try to add the same elements. An
+// element is a key that is set with NX.
 func (c *Client) elements() {
 	for c.pause() {
 		key := c.key("element", c.random.IntN(20))
@@ -319,7 +358,8 @@ func (c *Client) elements() {
 
 // large reads and writes values of all sizes up to a mebibyte, and deletes old ones.
 func (c *Client) large() {
-	const keys, kept = 2, 10 // kept counts generations: to keep all would use up the store's quota in a long run
+	// kept counts generations: to keep all would use up the store's quota in a long run
+	const keys, kept = 2, 10
 	sizes := []int{0, 1, 100, 1 << 10, 16 << 10, 128 << 10, 1 << 20}
 	removed := 0 // the number of generations that were deleted
 	for c.pause() {
@@ -354,7 +394,11 @@ func scannedKey(name string) string { return fmt.Sprintf("scan/%s:%d", name, sca
 // changes sets and deletes keys of the family scan, which another client lists.
 func (c *Client) changes() {
 	for c.load.waitUnlessOver(between(c.random, c.load.Pace*2, c.load.Pace*10)) {
-		o := history.Op{Verb: history.Set, Key: scannedKey(fmt.Sprintf("%02d", c.random.IntN(scannedKeys))), KeySize: scannedSize, Value: c.unique()}
+		o := history.Op{
+			Verb: history.Set,
+			Key:  scannedKey(fmt.Sprintf("%02d", c.random.IntN(scannedKeys))), KeySize: scannedSize,
+			Value: c.unique(),
+		}
 		if c.random.IntN(4) == 0 {
 			o.Verb, o.Value = history.Del, ""
 		}
@@ -362,11 +406,15 @@ func (c *Client) changes() {
 	}
 }
 
-// scans lists the keys of the family scan page by page. Before each scan it sets a key of its own without waiting for the reply: a scan has to see what its
-// client sent before it.
+// scans lists the keys of the family scan page by page. Before each scan it sets a key of its own
+// without waiting for the reply: a scan has to see what its client sent before it.
 func (c *Client) scans() {
-	for number := 1; c.load.waitUnlessOver(between(c.random, c.load.Pace*5, c.load.Pace*20)); number++ {
-		own := history.Op{Verb: history.Set, Key: scannedKey(fmt.Sprintf("%s-%d", c.ID, number)), KeySize: scannedSize, Value: c.unique()}
+	for number := 1; c.load.waitUnlessOver(between(c.random, c.load.Pace*5,
+		c.load.Pace*20)); number++ {
+		own := history.Op{
+			Verb: history.Set, Key: scannedKey(fmt.Sprintf("%s-%d", c.ID, number)),
+			KeySize: scannedSize, Value: c.unique(),
+		}
 		set := c.Begin(own)
 		page := history.Op{Verb: history.Scan, Key: "scan/*", ScanNumber: number}
 		for more := true; more; {
@@ -381,8 +429,9 @@ func (c *Client) scans() {
 	}
 }
 
-// Staff hires the clients of a run and lets them work. hire returns a client, or nil for one that is left out. The broker keeps the session of a
-// persistent client while the client is away. With more, the clients of large values and of set elements work, too.
+// Staff hires the clients of a run and lets them work. hire returns a client, or nil for one that
+// is left out. The broker keeps the session of a persistent client while the client is away. With
+// more, the clients of large values and of set elements work, too.
 func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
 	employ := func(id string, persistent bool, work func(*Client)) {
 		c := hire(id, persistent)
@@ -426,19 +475,23 @@ func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
 	}
 }
 
-// ReadAll reads the keys that History.Keys returns, except those of Probe, some at once. Reads that are not answered, or answered by an error, are sent
-// again, fewer at once. ReadAll returns the reads that were not answered in the last attempt. A read that was refused each time is not among them.
+// ReadAll reads the keys that History.Keys returns, except those of Probe, some at once. Reads that
+// are not answered, or answered by an error, are sent again, fewer at once. ReadAll returns the
+// reads that were not answered in the last attempt. A read that was refused each time is not among
+// them.
 func (c *Client) ReadAll() (unanswered []*history.Op) {
 	const attempts = 4
 	atOnce := 50
-	left := slices.DeleteFunc(c.load.History.Keys(), func(key string) bool { return strings.HasPrefix(key, "probe/") })
+	left := slices.DeleteFunc(c.load.History.Keys(),
+		func(key string) bool { return strings.HasPrefix(key, "probe/") })
 	for range attempts {
 		var missing []string
 		unanswered = nil
 		for keys := range slices.Chunk(left, atOnce) {
 			var reading []*Request
 			for _, key := range keys {
-				reading = append(reading, c.Begin(history.Op{Verb: history.Get, Key: key, Final: true}))
+				reading = append(reading,
+					c.Begin(history.Op{Verb: history.Get, Key: key, Final: true}))
 			}
 			for _, r := range reading {
 				switch answered := c.Await(r); {

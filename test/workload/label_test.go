@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A written value of up to maxLabel bytes is recorded in full. A longer one is recorded as the label that content made it from.
+// A written value of up to maxLabel bytes is recorded in full. A longer one is recorded as the
+// label that content made it from.
 func TestLabelsRestoreTheirValue(t *testing.T) {
 	for _, size := range []int{0, 1, 20, maxLabel, maxLabel + 1, 1 << 20} {
 		t.Run(fmt.Sprintf("%d bytes", size), func(t *testing.T) {
@@ -24,7 +25,8 @@ func TestLabelsRestoreTheirValue(t *testing.T) {
 			}
 		})
 	}
-	if got := string(label(make([]byte, 1000))); got == string(make([]byte, 1000)) || len(got) > maxLabel {
+	if got := string(label(make([]byte, 1000))); got == string(make([]byte, 1000)) ||
+		len(got) > maxLabel {
 		t.Errorf("a value that nobody wrote: %q", got)
 	}
 }

@@ -1,5 +1,6 @@
-// Package workload has clients that use the store as its users do, and record all that they see in a history (package history). The
-// simulation carries their messages over its own broker, the chaos harness over a real one.
+// Package workload has clients that use the store as its users do, and record all that they see in
+// a history (package history). The simulation carries their messages over its own broker, the chaos
+// harness over a real one.
 package workload
 
 import (
@@ -17,11 +18,14 @@ type Settings struct {
 	Expiry        int           // message expiry of requests, in seconds
 	DefaultExpiry time.Duration // expiry that the store gives to a request without message expiry
 	CopyWindow    time.Duration // time after the reply within which a copy may be sent
-	// Lifetime is how long the store remembers an outcome. Some clients send copies around the end of that time. With 0 there are no such clients.
-	Lifetime   time.Duration
-	Pace       time.Duration // mean pause between two operations of one client; some clients pause longer
-	LockTTL    time.Duration
-	Generation time.Duration // time after which clients go over to new keys: short histories are quick to check
+	// Lifetime is how long the store remembers an outcome. Some clients send copies around the end
+	// of that time. With 0 there are no such clients.
+	Lifetime time.Duration
+	// mean pause between two operations of one client; some clients pause longer
+	Pace    time.Duration
+	LockTTL time.Duration
+	// time after which clients go over to new keys: short histories are quick to check
+	Generation time.Duration
 }
 
 // Load is what the clients of one run have in common.
@@ -40,7 +44,8 @@ type Load struct {
 // New returns a load that begins now, with an empty history.
 func New(settings Settings) *Load {
 	return &Load{
-		Settings: settings, History: history.New(), began: time.Now(), end: make(chan struct{}), over: make(chan struct{}),
+		Settings: settings, History: history.New(), began: time.Now(), end: make(chan struct{}),
+		over: make(chan struct{}),
 	}
 }
 

@@ -10,8 +10,9 @@ import (
 	"holdfast/internal/mqttconn"
 )
 
-// Serve answers CONNECT, SUBSCRIBE and PUBLISH with QoS 1 with success until the connection ends, and closes it. Before each answer it calls handle, which may
-// return another answer. Other packets get only what handle returns. If handle returns false, Serve ends the connection.
+// Serve answers CONNECT, SUBSCRIBE and PUBLISH with QoS 1 with success until the connection ends,
+// and closes it. Before each answer it calls handle, which may return another answer. Other packets
+// get only what handle returns. If handle returns false, Serve ends the connection.
 func Serve(conn net.Conn, handle func(*packets.ControlPacket) (answer packets.Packet, goOn bool)) {
 	defer func() { _ = conn.Close() }() // the other side sees the end
 	for reader := bufio.NewReader(conn); ; {
@@ -44,7 +45,10 @@ func success(packet *packets.ControlPacket) packets.Packet {
 		for i := range granted {
 			granted[i] = content.Subscriptions[i].QoS
 		}
-		return &packets.Suback{PacketID: content.PacketID, Reasons: granted, Properties: &packets.Properties{}}
+		return &packets.Suback{
+			PacketID: content.PacketID, Reasons: granted,
+			Properties: &packets.Properties{},
+		}
 	case *packets.Publish:
 		if content.QoS == 0 {
 			return nil

@@ -44,7 +44,8 @@ var ErrInvalid = errors.New("invalid policy file")
 
 // Read reads and compiles a policy file.
 func Read(name string) (*policy.Policy, error) {
-	data, err := readSettled(func() ([]byte, error) { return os.ReadFile(name) }, func() { time.Sleep(100 * time.Millisecond) })
+	data, err := readSettled(func() ([]byte, error) { return os.ReadFile(name) },
+		func() { time.Sleep(100 * time.Millisecond) })
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
@@ -58,8 +59,8 @@ func Read(name string) (*policy.Policy, error) {
 // errChanging says that a file had another content at each read.
 var errChanging = errors.New("the file changes all the time")
 
-// readSettled reads a file until two reads in a row, with a pause between them, found the same content: a part of a file that is being written may be a valid
-// policy.
+// readSettled reads a file until two reads in a row, with a pause between them, found the same
+// content: a part of a file that is being written may be a valid policy.
 func readSettled(read func() ([]byte, error), pause func()) ([]byte, error) {
 	const attempts = 50
 	var before []byte
@@ -77,7 +78,8 @@ func readSettled(read func() ([]byte, error), pause func()) ([]byte, error) {
 	return nil, errChanging
 }
 
-// Parse compiles the content of a policy file. Unknown YAML keys are errors: a misspelt one would silently deny, or allow.
+// Parse compiles the content of a policy file. Unknown YAML keys are errors: a misspelt one would
+// silently deny, or allow.
 func Parse(data []byte) (*policy.Policy, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
@@ -94,11 +96,13 @@ func Parse(data []byte) (*policy.Policy, error) {
 	sources := content.Rules
 	switch single := content.hasPrincipals() || content.StateStoreResources != nil; {
 	case single && sources != nil:
-		return nil, fmt.Errorf("%w: a single rule and a list of rules exclude each other", ErrInvalid)
+		return nil, fmt.Errorf("%w: a single rule and a list of rules exclude each other",
+			ErrInvalid)
 	case single:
 		sources = []rule{content.rule}
 	case sources == nil:
-		return nil, fmt.Errorf("%w: there are no rules, which would deny everything; write 'rules: []' if that is meant", ErrInvalid)
+		return nil, fmt.Errorf(
+			"%w: there are no rules, which would deny everything; write 'rules: []' if that is meant", ErrInvalid)
 	}
 	var rules []policy.Rule
 	for i, source := range sources {
@@ -116,25 +120,32 @@ func Parse(data []byte) (*policy.Policy, error) {
 }
 
 func (r *rule) hasPrincipals() bool {
-	return r.Principals.ClientIDs != nil || r.Principals.Usernames != nil || r.Principals.Attributes != nil
+	return r.Principals.ClientIDs != nil || r.Principals.Usernames != nil ||
+		r.Principals.Attributes != nil
 }
 
-// convert converts a rule. It refuses a rule without any list of principals, and one without a list of resources: it allows nothing, probably by mistake.
-// A list that is present but empty is accepted: it revokes access on purpose.
+// convert converts a rule. It refuses a rule without any list of principals, and one without a list
+// of resources: it allows nothing, probably by mistake. A list that is present but empty is
+// accepted: it revokes access on purpose.
 func convert(source rule) (policy.Rule, error) {
 	switch {
 	case !source.hasPrincipals():
 		return policy.Rule{}, errors.New("principals are missing: nobody gets access by it")
 	case source.StateStoreResources == nil:
-		return policy.Rule{}, errors.New("stateStoreResources are missing: it gives access to nothing")
+		return policy.Rule{}, errors.New(
+			"stateStoreResources are missing: it gives access to nothing")
 	}
-	converted := policy.Rule{ClientIDs: source.Principals.ClientIDs, Usernames: source.Principals.Usernames}
+	converted := policy.Rule{
+		ClientIDs: source.Principals.ClientIDs,
+		Usernames: source.Principals.Usernames,
+	}
 	for _, set := range source.Principals.Attributes {
 		var attributes []policy.Attribute
 		for name, value := range set {
 			attributes = append(attributes, policy.Attribute{Name: name, Value: value})
 		}
-		slices.SortFunc(attributes, func(a, b policy.Attribute) int { return strings.Compare(a.Name, b.Name) })
+		slices.SortFunc(attributes,
+			func(a, b policy.Attribute) int { return strings.Compare(a.Name, b.Name) })
 		converted.Attributes = append(converted.Attributes, attributes)
 	}
 	for i, from := range source.StateStoreResources {
@@ -150,7 +161,9 @@ func convert(source rule) (policy.Rule, error) {
 		case "ReadWrite":
 			to.Access = policy.ReadWrite
 		default:
-			return policy.Rule{}, fmt.Errorf("resource %d: method is %q: must be Read, Write or ReadWrite", i+1, from.Method)
+			return policy.Rule{},
+				fmt.Errorf("resource %d: method is %q: must be Read, Write or ReadWrite", i+1,
+					from.Method)
 		}
 		switch from.KeyType {
 		case "", "Pattern":
@@ -160,7 +173,9 @@ func convert(source rule) (policy.Rule, error) {
 		case "Binary":
 			to.KeyType = policy.Binary
 		default:
-			return policy.Rule{}, fmt.Errorf("resource %d: keyType is %q: must be Pattern, String or Binary", i+1, from.KeyType)
+			return policy.Rule{},
+				fmt.Errorf("resource %d: keyType is %q: must be Pattern, String or Binary", i+1,
+					from.KeyType)
 		}
 		converted.Resources = append(converted.Resources, to)
 	}

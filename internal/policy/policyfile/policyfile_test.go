@@ -25,8 +25,17 @@ stateStoreResources:
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, who := range []policy.Principal{{ClientID: "line-1"}, {Username: "u"}, {Attributes: []policy.Attribute{{Name: "role", Value: "b"}, {Name: "site", Value: "a"}}}} {
-				if parsed.FirstRule(&who, policy.Read, []byte("n7")) == 0 || parsed.FirstRule(&who, policy.Write, []byte("\x00\xff")) == 0 || parsed.FirstRule(&who, policy.Write, []byte("n7")) != 0 {
+			for _, who := range []policy.Principal{
+				{ClientID: "line-1"},
+				{Username: "u"},
+				{Attributes: []policy.Attribute{
+					{Name: "role", Value: "b"},
+					{Name: "site", Value: "a"},
+				}},
+			} {
+				if parsed.FirstRule(&who, policy.Read, []byte("n7")) == 0 ||
+					parsed.FirstRule(&who, policy.Write, []byte("\x00\xff")) == 0 ||
+					parsed.FirstRule(&who, policy.Write, []byte("n7")) != 0 {
 					t.Errorf("%+v", who)
 				}
 			}
@@ -39,36 +48,61 @@ stateStoreResources:
 	} {
 		t.Run("an empty list revokes: "+name, func(t *testing.T) {
 			none, err := Parse([]byte(text))
-			if err != nil || none.FirstRule(&policy.Principal{ClientID: "x"}, policy.Read, []byte("k")) != 0 {
+			if err != nil || none.FirstRule(&policy.Principal{ClientID: "x"}, policy.Read,
+				[]byte("k")) != 0 {
 				t.Errorf("%v", err)
 			}
 		})
 	}
 }
 
-// A file that is not a policy, or has a rule that allows nothing, is refused, and the error says what is wrong.
+// A file that is not a policy, or has a rule that allows nothing, is refused, and the error says
+// what is wrong.
 func TestInvalidPolicyFileIsRefused(t *testing.T) {
 	for name, test := range map[string]struct{ text, why string }{
-		"empty file":             {"", "would deny everything"},
-		"empty document":         {"{}", "would deny everything"},
-		"rules without a list":   {"rules:", "would deny everything"},
-		"misspelt rules":         {"rule: []", "field rule not found"},
-		"misspelt principals":    {"rules: [{principals: {clientId: [a]}}]", "field clientId not found"},
-		"two documents":          {"rules: []\n---\nrules: []", "more than one YAML document"},
-		"no YAML":                {"[oops", "yaml"},
-		"rule without anything":  {"rules: [{}]", "rule 1: principals are missing"},
-		"no resources":           {"principals: {clientIds: [a]}", "rule 1: stateStoreResources are missing"},
-		"no resources in a list": {"rules: [{principals: {clientIds: [a]}}]", "rule 1: stateStoreResources are missing"},
-		"no principals":          {"stateStoreResources: [{method: Read, keys: [k]}]", "rule 1: principals are missing"},
-		"no keys":                {rulesFor("{method: Read}"), "resource 1: keys are missing"},
-		"unknown method":         {rulesFor("{method: read, keys: [k]}"), "must be Read, Write or ReadWrite"},
-		"unknown key type":       {rulesFor("{method: Read, keyType: Glob, keys: [k]}"), "must be Pattern, String or Binary"},
-		"malformed pattern":      {rulesFor("{method: Read, keys: ['[']}"), "without its"},
-		"malformed base64":       {rulesFor("{method: Read, keyType: Binary, keys: ['!']}"), "base64"},
-		"rule and list":          {rulesFor("{method: Read, keys: [k]}") + "\nprincipals: {clientIds: [a]}", "exclude each other"},
+		"empty file":           {"", "would deny everything"},
+		"empty document":       {"{}", "would deny everything"},
+		"rules without a list": {"rules:", "would deny everything"},
+		"misspelt rules":       {"rule: []", "field rule not found"},
+		"misspelt principals": {
+			"rules: [{principals: {clientId: [a]}}]",
+			"field clientId not found",
+		},
+		"two documents":         {"rules: []\n---\nrules: []", "more than one YAML document"},
+		"no YAML":               {"[oops", "yaml"},
+		"rule without anything": {"rules: [{}]", "rule 1: principals are missing"},
+		"no resources": {
+			"principals: {clientIds: [a]}",
+			"rule 1: stateStoreResources are missing",
+		},
+		"no resources in a list": {
+			"rules: [{principals: {clientIds: [a]}}]",
+			"rule 1: stateStoreResources are missing",
+		},
+		"no principals": {
+			"stateStoreResources: [{method: Read, keys: [k]}]",
+			"rule 1: principals are missing",
+		},
+		"no keys": {rulesFor("{method: Read}"), "resource 1: keys are missing"},
+		"unknown method": {
+			rulesFor("{method: read, keys: [k]}"),
+			"must be Read, Write or ReadWrite",
+		},
+		"unknown key type": {
+			rulesFor("{method: Read, keyType: Glob, keys: [k]}"),
+			"must be Pattern, String or Binary",
+		},
+		"malformed pattern": {rulesFor("{method: Read, keys: ['[']}"), "without its"},
+		"malformed base64": {
+			rulesFor("{method: Read, keyType: Binary, keys: ['!']}"),
+			"base64",
+		},
+		"rule and list": {rulesFor("{method: Read, keys: [k]}") +
+			"\nprincipals: {clientIds: [a]}", "exclude each other"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := Parse([]byte(test.text)); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), test.why) {
+			if _, err := Parse([]byte(test.text)); !errors.Is(err, ErrInvalid) ||
+				!strings.Contains(err.Error(), test.why) {
 				t.Errorf("%v, want %q", err, test.why)
 			}
 		})
@@ -101,7 +135,8 @@ func TestPolicyOfTheManualIsValid(t *testing.T) {
 	}
 }
 
-// readSettled returns a content only when two reads in a row have found it: the file may be half-written.
+// readSettled returns a content only when two reads in a row have found it: the file may be
+// half-written.
 func TestContentIsReadUntilItIsSettled(t *testing.T) {
 	for name, test := range map[string]struct {
 		reads []string

@@ -1,6 +1,7 @@
-// Package echo answers requests of the state store without doing anything. It shows what a broker and its clients can do at most
-// when the store costs nothing. A responder has the same connections as a node. It acknowledges each request as it comes, and
-// answers at once, with as many bytes and properties as a real reply.
+// Package echo answers requests of the state store without doing anything. It shows what a broker
+// and its clients can do at most when the store costs nothing. A responder has the same connections
+// as a node. It acknowledges each request as it comes, and answers at once, with as many bytes and
+// properties as a real reply.
 package echo
 
 import (
@@ -21,13 +22,15 @@ type Config struct {
 	Dialer   *mqttconn.Dialer
 	Username string
 	Password []byte
-	// ClientID is the client id of the subscribing connection. Publishing connections append "-out-" and a number to it.
+	// ClientID is the client id of the subscribing connection. Publishing connections append
+	// "-out-" and a number to it.
 	ClientID string
 	// Topic is where the requests are published.
 	Topic string
 	// ValueSize is the size in bytes of the value in the reply to a GET.
 	ValueSize int
-	// Publishers is the number of connections on which replies are published. 0 means 2, as many as a node has.
+	// Publishers is the number of connections on which replies are published. 0 means 2, as many as
+	// a node has.
 	Publishers int
 	// Connected is called when the responder is ready.
 	Connected func()
@@ -60,7 +63,8 @@ func Run(ctx context.Context, config Config) error {
 }
 
 func reply(size int) []byte {
-	return append(append(fmt.Appendf(nil, "$%d\r\n", size), bytes.Repeat([]byte{'x'}, size)...), "\r\n"...)
+	return append(append(fmt.Appendf(nil, "$%d\r\n", size), bytes.Repeat([]byte{'x'}, size)...),
+		"\r\n"...)
 }
 
 type responder struct {
@@ -84,8 +88,10 @@ func (r *responder) addPublisher(ctx context.Context, number int) error {
 		return err
 	}
 	publisher, err := mqttconn.NewPublisher(ctx, conn, &packets.Connect{
-		ClientID: fmt.Sprintf("%s-out-%d", r.config.ClientID, number), CleanStart: true, KeepAlive: keepAlive,
-		Username: r.config.Username, UsernameFlag: r.config.Username != "", Password: r.config.Password, PasswordFlag: r.config.Password != nil,
+		ClientID: fmt.Sprintf("%s-out-%d", r.config.ClientID, number), CleanStart: true,
+		KeepAlive: keepAlive,
+		Username:  r.config.Username, UsernameFlag: r.config.Username != "",
+		Password: r.config.Password, PasswordFlag: r.config.Password != nil,
 	}, window)
 	if err == nil {
 		r.publishers = append(r.publishers, publisher)
@@ -101,10 +107,12 @@ func (r *responder) serve(ctx context.Context) error {
 	receiveMaximum := uint16(65535)
 	conn, _, err := mqttconn.Connect(ctx, network, &packets.Connect{
 		ClientID: r.config.ClientID, CleanStart: true, KeepAlive: keepAlive,
-		Username: r.config.Username, UsernameFlag: r.config.Username != "", Password: r.config.Password, PasswordFlag: r.config.Password != nil,
+		Username: r.config.Username, UsernameFlag: r.config.Username != "",
+		Password: r.config.Password, PasswordFlag: r.config.Password != nil,
 		Properties: &packets.Properties{ReceiveMaximum: &receiveMaximum},
 	}, mqttconn.Receiver{
-		MaxPacket: maxPacket, Publish: func(m mqttconn.Message) { r.received(ctx, m.Publish) }, Idle: r.flush,
+		MaxPacket: maxPacket, Publish: func(m mqttconn.Message) { r.received(ctx, m.Publish) },
+		Idle:            r.flush,
 		CoalescingDelay: r.coalescingDelay,
 	})
 	if err != nil {
@@ -113,7 +121,10 @@ func (r *responder) serve(ctx context.Context) error {
 	defer conn.Close()
 	r.acks = mqttconn.NewAcks(conn)
 	conn.Start()
-	if err := conn.Subscribe(ctx, packets.SubOptions{Topic: r.config.Topic, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2}); err != nil {
+	if err := conn.Subscribe(ctx, packets.SubOptions{
+		Topic: r.config.Topic, QoS: 1, NoLocal: true,
+		RetainAsPublished: true, RetainHandling: 2,
+	}); err != nil {
 		return err
 	}
 	if r.config.Connected != nil {
@@ -127,7 +138,8 @@ func (r *responder) serve(ctx context.Context) error {
 	}
 }
 
-// received answers a request. serve notices the end of the subscribing connection; replies on a lost publishing connection are lost.
+// received answers a request. serve notices the end of the subscribing connection; replies on a
+// lost publishing connection are lost.
 func (r *responder) received(ctx context.Context, p *mqttconn.Publish) {
 	if p.QoS == 1 {
 		_ = r.acks.Done(r.acks.Arrived(p.PacketID))
@@ -161,15 +173,21 @@ func (r *responder) answer(p *mqttconn.Publish) *packets.Publish {
 	return &packets.Publish{
 		Topic: p.Properties.ResponseTopic, Payload: payload,
 		Properties: &packets.Properties{
-			CorrelationData: p.Properties.CorrelationData, ContentType: "application/octet-stream", PayloadFormat: &format, MessageExpiry: &expiry,
-			User: []packets.User{{Key: "__stat", Value: "200"}, {Key: "__protVer", Value: "1.0"}, {Key: "__ts", Value: timestamp}},
+			CorrelationData: p.Properties.CorrelationData, ContentType: "application/octet-stream",
+			PayloadFormat: &format, MessageExpiry: &expiry,
+			User: []packets.User{
+				{Key: "__stat", Value: "200"},
+				{Key: "__protVer", Value: "1.0"},
+				{Key: "__ts", Value: timestamp},
+			},
 		},
 	}
 }
 
-// coalescingDelay imitates the coalescing delay of a leader: how long it waits before it reads, so that it reads several messages at once. As in the store it
-// is 0 with few requests under way. A busy leader of the store waits at most a quarter of the average time of a request,
-// and at most 20 ms. A busy responder waits 2 ms.
+// coalescingDelay imitates the coalescing delay of a leader: how long it waits before it reads, so
+// that it reads several messages at once. As in the store it is 0 with few requests under way. A
+// busy leader of the store waits at most a quarter of the average time of a request, and at most 20
+// ms. A busy responder waits 2 ms.
 func (r *responder) coalescingDelay() time.Duration {
 	const enoughToDo = 16
 	if r.unacknowledged.Load() < enoughToDo {

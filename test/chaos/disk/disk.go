@@ -1,8 +1,10 @@
-// Package disk is a file system over a folder that behaves like the disk of a machine that may lose power. A sync makes writes durable. The disk can be slow,
-// full, hang, or fail to sync.
+// Package disk is a file system over a folder that behaves like the disk of a machine that may lose
+// power. A sync makes writes durable. The disk can be slow, full, hang, or fail to sync.
 //
-// A write reaches the folder at once, or stays in memory until a sync and is lost with the process. Which of the two is drawn for each write: a kernel, too,
-// writes back some unsynced data. So a crash leaves any mixture. Sizes (truncate) and names (create, rename, remove) are durable at once.
+// A write reaches the folder at once, or stays in memory until a sync and is lost with the process.
+// Which of the two is drawn for each write: a kernel, too, writes back some unsynced data. So a
+// crash leaves any mixture. Sizes (truncate) and names (create, rename, remove) are durable at
+// once.
 package disk
 
 import (
@@ -57,7 +59,8 @@ func (d *Disk) awaitWhileHanging() Trouble {
 	return d.trouble
 }
 
-// unsynced is the state of a file that is open or has unsynced data. That data is in memory only, and not in the folder.
+// unsynced is the state of a file that is open or has unsynced data. That data is in memory only,
+// and not in the folder.
 type unsynced struct {
 	mu      sync.Mutex
 	inode   uint64
@@ -95,7 +98,8 @@ func (d *Disk) attach(f *os.File) (*unsynced, error) {
 	return u, nil
 }
 
-// detach counts a handle as closed. Unsynced data stays for the next handle, unless the last handle is closed and the file has no name any more.
+// detach counts a handle as closed. Unsynced data stays for the next handle, unless the last handle
+// is closed and the file has no name any more.
 func (d *Disk) detach(u *unsynced) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -103,8 +107,8 @@ func (d *Disk) detach(u *unsynced) {
 	d.dropIfUnusedLocked(u)
 }
 
-// dropIfUnused is called when a file has lost a name. If the file has no name and no handle left, it drops the unsynced data, because another file may get
-// its inode.
+// dropIfUnused is called when a file has lost a name. If the file has no name and no handle left,
+// it drops the unsynced data, because another file may get its inode.
 func (d *Disk) dropIfUnused(inode uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -113,7 +117,8 @@ func (d *Disk) dropIfUnused(inode uint64) {
 	}
 }
 
-// dropIfUnusedLocked removes a file from d.files if it has no open handle and, besides, either no unsynced data or no name.
+// dropIfUnusedLocked removes a file from d.files if it has no open handle and, besides, either no
+// unsynced data or no name.
 func (d *Disk) dropIfUnusedLocked(u *unsynced) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -135,7 +140,8 @@ func (d *Disk) WriteBack() (faults error) {
 	return faults
 }
 
-// size returns the size of a file as a reader sees it. It returns false for a file that is not in d.files: its size in the folder is right.
+// size returns the size of a file as a reader sees it. It returns false for a file that is not in
+// d.files: its size in the folder is right.
 func (d *Disk) size(inode uint64) (int64, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -153,7 +159,8 @@ func (u *unsynced) read(f *os.File, to []byte, offset int64) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	to = to[:max(0, min(int64(len(to)), u.size-offset))]
-	if n, _ := f.ReadAt(to, offset); n < len(to) { // what lies beyond the end is in an extent, or a hole
+	if n, _ := f.ReadAt(to, offset); n < len(to) {
+		// what lies beyond the end is in an extent, or a hole
 		clear(to[n:])
 	}
 	for _, e := range u.extents {
@@ -165,13 +172,15 @@ func (u *unsynced) read(f *os.File, to []byte, offset int64) (int, error) {
 	return len(to), nil
 }
 
-// write keeps data in memory, and drops the unsynced writes that data covers as a whole. With through, it writes data to the file at once instead, unless
-// data overlaps another unsynced write in part.
+// write keeps data in memory, and drops the unsynced writes that data covers as a whole. With
+// through, it writes data to the file at once instead, unless data overlaps another unsynced write
+// in part.
 func (u *unsynced) write(f *os.File, data []byte, offset int64, through bool) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	added := extent{offset, append([]byte(nil), data...)}
-	u.extents = slices.DeleteFunc(u.extents, func(e extent) bool { return added.offset <= e.offset && e.end() <= added.end() })
+	u.extents = slices.DeleteFunc(u.extents,
+		func(e extent) bool { return added.offset <= e.offset && e.end() <= added.end() })
 	for _, e := range u.extents {
 		through = through && (e.end() <= added.offset || added.end() <= e.offset)
 	}

@@ -63,7 +63,8 @@ func TestDiskReadsWhatWasWritten(t *testing.T) {
 		if n%50 == 0 || n == 1999 {
 			got := make([]byte, len(want))
 			read, err := f.ReadAt(got, 0)
-			if read != end || err != nil && !errors.Is(err, io.EOF) || !bytes.Equal(got[:read], want[:read]) {
+			if read != end || err != nil && !errors.Is(err, io.EOF) ||
+				!bytes.Equal(got[:read], want[:read]) {
 				t.Fatalf("other contents after %d writes", n)
 			}
 		}
@@ -108,7 +109,8 @@ func TestOnlySyncMakesAllWritesDurable(t *testing.T) {
 	}
 }
 
-// A place that is written again and again without a sync takes memory once, and what reaches the folder is one of the last writes.
+// A place that is written again and again without a sync takes memory once, and what reaches the
+// folder is one of the last writes.
 func TestRewrittenPlaceIsKeptOnce(t *testing.T) {
 	d, folder, path := mount(t)
 	f, err := os.Create(filepath.Join(path, "a"))
@@ -164,7 +166,8 @@ func TestRemovedIsForgotten(t *testing.T) {
 				if err := os.WriteFile(filepath.Join(path, "new"), nil, 0o600); err != nil {
 					t.Fatal(err)
 				}
-				if info, err := os.Stat(filepath.Join(path, "new")); err != nil || info.Size() != 0 {
+				if info, err := os.Stat(filepath.Join(path, "new")); err != nil ||
+					info.Size() != 0 {
 					t.Fatalf("a new file has %d bytes: %v", info.Size(), err)
 				}
 				if err := os.Remove(filepath.Join(path, "new")); err != nil {
@@ -179,7 +182,8 @@ func TestRemovedIsForgotten(t *testing.T) {
 	if err := d.WriteBack(); err != nil {
 		t.Fatal(err)
 	}
-	if behind, err := os.ReadFile(filepath.Join(folder, "kept")); err != nil || string(behind) != "kept" {
+	if behind, err := os.ReadFile(filepath.Join(folder, "kept")); err != nil ||
+		string(behind) != "kept" {
 		t.Errorf("%q was written back: %v", behind, err)
 	}
 }
@@ -222,15 +226,16 @@ func TestEachDiskFaultDoesWhatItSays(t *testing.T) {
 	}
 }
 
-// A bbolt database, which uses a memory map, works on the disk. It runs in a process of its own: a process that waits for a page of the map could not
-// serve the disk.
+// A bbolt database, which uses a memory map, works on the disk. It runs in a process of its own: a
+// process that waits for a page of the map could not serve the disk.
 func TestBboltWorksOnTheFaultyDisk(t *testing.T) {
 	if path := os.Getenv("DISK_TEST_BOLT"); path != "" {
 		useBolt(t, path)
 		return
 	}
 	_, _, path := mount(t)
-	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestBboltWorksOnTheFaultyDisk$", "-test.timeout=20s")
+	child := exec.CommandContext(t.Context(), os.Args[0],
+		"-test.run=^TestBboltWorksOnTheFaultyDisk$", "-test.timeout=20s")
 	child.Env = append(os.Environ(), "DISK_TEST_BOLT="+path)
 	if output, err := child.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
@@ -256,7 +261,8 @@ func useBolt(t *testing.T, path string) {
 	}
 	err = db.View(func(tx *bbolt.Tx) error {
 		for n := range 200 {
-			if got := tx.Bucket([]byte("b")).Get([]byte{byte(n)}); !bytes.Equal(got, bytes.Repeat([]byte{byte(n)}, 1000)) {
+			if got := tx.Bucket([]byte("b")).Get([]byte{byte(n)}); !bytes.Equal(got,
+				bytes.Repeat([]byte{byte(n)}, 1000)) {
 				t.Errorf("%d: other contents", n)
 			}
 		}

@@ -21,7 +21,10 @@ func (d *Disk) Mount(folder, path string) (*fuse.Server, error) {
 	none := time.Duration(0)
 	server, err := fs.Mount(path, root, &fs.Options{
 		AttrTimeout: &none, EntryTimeout: &none,
-		MountOptions: fuse.MountOptions{DirectMount: true, AllowOther: true, FsName: "chaos", MaxBackground: 64},
+		MountOptions: fuse.MountOptions{
+			DirectMount: true, AllowOther: true, FsName: "chaos",
+			MaxBackground: 64,
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -29,8 +32,9 @@ func (d *Disk) Mount(folder, path string) (*fuse.Server, error) {
 	return server, setCloseOnExec()
 }
 
-// setCloseOnExec sets close-on-exec on every open file but the standard three. A child that inherited the FUSE connection would
-// keep it open after this process has died, and the kernel would wait for its answers without end.
+// setCloseOnExec sets close-on-exec on every open file but the standard three. A child that
+// inherited the FUSE connection would keep it open after this process has died, and the kernel
+// would wait for its answers without end.
 func setCloseOnExec() error {
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -63,14 +67,18 @@ var (
 
 // WrapChild implements fs.NodeWrapChilder.
 func (n *node) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder {
-	return &node{LoopbackNode: fs.LoopbackNode{RootData: ops.(*fs.LoopbackNode).RootData}, disk: n.disk}
+	return &node{
+		LoopbackNode: fs.LoopbackNode{RootData: ops.(*fs.LoopbackNode).RootData},
+		disk:         n.disk,
+	}
 }
 
 func (n *node) path() string { return filepath.Join(n.RootData.Path, n.Path(n.Root())) }
 
 // Open implements fs.NodeOpener.
 func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	opened, err := os.OpenFile(n.path(), int(flags)&^(syscall.O_APPEND|syscall.O_TRUNC)&^syscall.O_ACCMODE|syscall.O_RDWR, 0)
+	opened, err := os.OpenFile(n.path(),
+		int(flags)&^(syscall.O_APPEND|syscall.O_TRUNC)&^syscall.O_ACCMODE|syscall.O_RDWR, 0)
 	if err != nil {
 		return nil, 0, fs.ToErrno(err)
 	}
@@ -84,7 +92,9 @@ func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, s
 }
 
 // Create implements fs.NodeCreater.
-func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32,
+	out *fuse.EntryOut,
+) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	inode, handle, _, errno := n.LoopbackNode.Create(ctx, name, flags&^syscall.O_APPEND, mode, out)
 	if errno != 0 {
 		return nil, nil, 0, errno
@@ -109,7 +119,9 @@ func (n *node) Getattr(ctx context.Context, f fs.FileHandle, out *fuse.AttrOut) 
 }
 
 // Setattr implements fs.NodeSetattrer.
-func (n *node) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+func (n *node) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn,
+	out *fuse.AttrOut,
+) syscall.Errno {
 	if size, ok := in.GetSize(); ok {
 		own, isOwn := f.(*file)
 		if !isOwn {
@@ -143,10 +155,13 @@ func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
 }
 
 // Rename implements fs.NodeRenamer.
-func (n *node) Rename(ctx context.Context, name string, parent fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+func (n *node) Rename(ctx context.Context, name string, parent fs.InodeEmbedder, newName string,
+	flags uint32,
+) syscall.Errno {
 	to := parent.(*node)
 	replaced := inodeOf(filepath.Join(to.path(), newName))
-	errno := fs.ToErrno(unix.Renameat2(unix.AT_FDCWD, filepath.Join(n.path(), name), unix.AT_FDCWD, filepath.Join(to.path(), newName), uint(flags)))
+	errno := fs.ToErrno(unix.Renameat2(unix.AT_FDCWD, filepath.Join(n.path(), name), unix.AT_FDCWD,
+		filepath.Join(to.path(), newName), uint(flags)))
 	n.disk.dropIfUnused(replaced)
 	return errno
 }

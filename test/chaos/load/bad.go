@@ -12,7 +12,8 @@ import (
 	"holdfast/resp"
 )
 
-// Clients that behave badly. Nothing of what they do is in the history: the other clients must not notice them.
+// Clients that behave badly. Nothing of what they do is in the history: the other clients must not
+// notice them.
 
 // bad runs a misbehaving client of a kind (flood, deaf, watchers) until the context ends.
 func bad(ctx context.Context, kind, broker string) error {
@@ -50,7 +51,8 @@ func (b *badClient) send(as string, arguments ...string) error {
 	b.sent++
 	expiry := uint32(10)
 	properties := &packets.Properties{
-		ResponseTopic: b.responses, CorrelationData: fmt.Appendf(nil, "%s-%016d", b.id, b.sent), MessageExpiry: &expiry,
+		ResponseTopic: b.responses, CorrelationData: fmt.Appendf(nil, "%s-%016d", b.id, b.sent),
+		MessageExpiry: &expiry,
 		User: []packets.User{
 			{Key: "__ts", Value: fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), b.id)},
 			{Key: "__srcId", Value: as},
@@ -64,14 +66,16 @@ func (b *badClient) send(as string, arguments ...string) error {
 func (b *badClient) flood(ctx context.Context) error {
 	go b.receive(func(*packets.Publish) {})
 	for ctx.Err() == nil {
-		if err := b.send(b.id, "SET", fmt.Sprintf("bad/%d", b.sent%1000), strings.Repeat("x", 100)); err != nil {
+		if err := b.send(b.id, "SET", fmt.Sprintf("bad/%d", b.sent%1000),
+			strings.Repeat("x", 100)); err != nil {
 			return nil //nolint:nilerr // the broker ended the connection, which it may do
 		}
 	}
 	return nil
 }
 
-// deaf watches keys that others change, and asks for long values. It reads nothing from its connection.
+// deaf watches keys that others change, and asks for long values. It reads nothing from its
+// connection.
 func (b *badClient) deaf(ctx context.Context) error {
 	for n := range 3 {
 		if err := b.send(b.id, "KEYNOTIFY", fmt.Sprintf("watched/%d", n)); err != nil {
@@ -81,7 +85,8 @@ func (b *badClient) deaf(ctx context.Context) error {
 	if err := b.send(b.id, "SET", "bad/long", strings.Repeat("x", 1<<20)); err != nil {
 		return err
 	}
-	for ctx.Err() == nil && b.sent < 300 { // no PUBACK is read, so it stops when its window of unacknowledged messages is full
+	for ctx.Err() == nil && b.sent < 300 {
+		// no PUBACK is read, so it stops when its window of unacknowledged messages is full
 		select {
 		case b.window <- struct{}{}:
 			<-b.window
@@ -96,7 +101,8 @@ func (b *badClient) deaf(ctx context.Context) error {
 	return nil
 }
 
-// watchers watches one key under ten thousand client ids, over one connection, and changes the key again and again.
+// watchers watches one key under ten thousand client ids, over one connection, and changes the key
+// again and again.
 func (b *badClient) watchers(ctx context.Context) error {
 	const crowd = 10_000
 	watching := make(chan struct{}, crowd)
@@ -121,7 +127,8 @@ func (b *badClient) watchers(ctx context.Context) error {
 		}
 	}
 	for ctx.Err() == nil {
-		if err := b.send(b.id, "SET", "bad/crowded", fmt.Sprint(b.sent)); err != nil && ctx.Err() == nil {
+		if err := b.send(b.id, "SET", "bad/crowded", fmt.Sprint(b.sent)); err != nil &&
+			ctx.Err() == nil {
 			return err
 		}
 		select {

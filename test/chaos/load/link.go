@@ -34,14 +34,20 @@ type link struct {
 }
 
 // newLink returns a client that stays connected, or tries to, until the load ends.
-func newLink(load *workload.Load, broker, id string, persistent bool, disconnects *atomic.Int64) *link {
-	l := &link{load: load, broker: broker, persistent: persistent, disconnects: disconnects, out: make(chan *workload.Publication, 4096)}
+func newLink(load *workload.Load, broker, id string, persistent bool,
+	disconnects *atomic.Int64,
+) *link {
+	l := &link{
+		load: load, broker: broker, persistent: persistent, disconnects: disconnects,
+		out: make(chan *workload.Publication, 4096),
+	}
 	l.Client = load.Hire(id, l.publish)
 	load.Go(l.stayConnected)
 	return l
 }
 
-// publish puts a publication into the queue. It is lost if the queue is full, and if it is still queued when a connection ends or cannot be made.
+// publish puts a publication into the queue. It is lost if the queue is full, and if it is still
+// queued when a connection ends or cannot be made.
 func (l *link) publish(p *workload.Publication) {
 	select {
 	case l.out <- p:
@@ -51,10 +57,13 @@ func (l *link) publish(p *workload.Publication) {
 
 func (l *link) stayConnected() {
 	for again, failed := false, false; !l.load.Ended(); l.load.Sleep(reconnect) {
-		c, present, err := dial(l.broker, l.ID, l.persistent, []string{l.ResponseTopic(), l.NotifyFilter()})
+		c, present, err := dial(l.broker, l.ID, l.persistent,
+			[]string{l.ResponseTopic(), l.NotifyFilter()})
 		if err != nil {
 			l.drain()
-			failed = true // the broker may have begun a new session all the same; the next connection then finds it present
+			// the broker may have begun a new session all the same; the next connection then finds
+			// it present
+			failed = true
 			continue
 		}
 		if again && (failed || !present) {
@@ -84,7 +93,12 @@ func (l *link) drain() {
 // carry passes messages in both directions until the connection or the load ends.
 func (l *link) carry(c *connection) {
 	var working sync.WaitGroup
-	working.Go(func() { c.receive(func(p *packets.Publish) { l.Receive(p.Topic, p.Payload, p.Properties) }) })
+	working.Go(func() {
+		c.receive(func(p *packets.Publish) {
+			l.Receive(p.Topic, p.Payload,
+				p.Properties)
+		})
+	})
 	working.Go(c.keepAlive)
 	for ended := false; !ended; {
 		select {
@@ -94,7 +108,8 @@ func (l *link) carry(c *connection) {
 			ended = true
 		case p := <-l.out:
 			// Only the PUBACK shows that the broker has it.
-			ended = c.publish(topics.Invoke, p.Payload, p.Properties, func() { p.Reached([]string{"broker"}) }) != nil
+			ended = c.publish(topics.Invoke, p.Payload, p.Properties,
+				func() { p.Reached([]string{"broker"}) }) != nil
 		}
 	}
 	c.end()
@@ -107,21 +122,29 @@ type connection struct {
 	reader *bufio.Reader
 	gone   chan struct{}
 	once   sync.Once
-	window chan struct{} // one element for each unacknowledged publication; its capacity is the broker's Receive Maximum, at most 1000
+	// one element for each unacknowledged publication; its capacity is the broker's Receive
+	// Maximum, at most 1000
+	window chan struct{}
 
 	mu           sync.Mutex
-	lastPacketID uint16            // packet id of the last publication
-	flight       map[uint16]func() // by packet id of an unacknowledged publication: what its PUBACK calls
-	writing      sync.Mutex        // held while a packet is written
+	lastPacketID uint16 // packet id of the last publication
+	// by packet id of an unacknowledged publication: what its PUBACK calls
+	flight  map[uint16]func()
+	writing sync.Mutex // held while a packet is written
 }
 
 // dial connects, and subscribes. present says that the broker has kept the session.
-func dial(broker, id string, persistent bool, filters []string) (c *connection, present bool, err error) {
+func dial(broker, id string, persistent bool, filters []string) (c *connection, present bool,
+	err error,
+) {
 	conn, err := net.DialTimeout("tcp", broker, dialTime)
 	if err != nil {
 		return nil, false, err
 	}
-	c = &connection{conn: conn, reader: bufio.NewReader(conn), gone: make(chan struct{}), flight: make(map[uint16]func())}
+	c = &connection{
+		conn: conn, reader: bufio.NewReader(conn), gone: make(chan struct{}),
+		flight: make(map[uint16]func()),
+	}
 	present, err = c.open(id, persistent, filters)
 	if err != nil {
 		_ = conn.Close() // the error of open is returned
@@ -135,12 +158,16 @@ func (c *connection) open(id string, persistent bool, filters []string) (present
 	}
 	connect := packets.NewControlPacket(packets.CONNECT)
 	content := connect.Content.(*packets.Connect)
-	content.ClientID, content.CleanStart, content.KeepAlive = id, !persistent, uint16(keepAlive/time.Second)
+	content.ClientID, content.CleanStart, content.KeepAlive = id, !persistent,
+		uint16(keepAlive/time.Second)
 	expiry, receive := uint32(0), uint16(65535)
 	if persistent {
 		expiry = uint32(sessionLife / time.Second)
 	}
-	content.Properties = &packets.Properties{SessionExpiryInterval: &expiry, ReceiveMaximum: &receive}
+	content.Properties = &packets.Properties{
+		SessionExpiryInterval: &expiry,
+		ReceiveMaximum:        &receive,
+	}
 	if _, err := connect.WriteTo(c.conn); err != nil {
 		return false, err
 	}
@@ -152,7 +179,9 @@ func (c *connection) open(id string, persistent bool, filters []string) (present
 	if !ok || connack.ReasonCode != 0 {
 		return false, fmt.Errorf("%s is refused: %v", id, answer.Content)
 	}
-	window := 20 // if the CONNACK names none; far below MQTT's default of 65,535, because what is in flight when the broker fails may be lost
+	// if the CONNACK names none; far below MQTT's default of 65,535, because what is in flight when
+	// the broker fails may be lost
+	window := 20
 	if connack.Properties != nil && connack.Properties.ReceiveMaximum != nil {
 		window = int(*connack.Properties.ReceiveMaximum)
 	}
@@ -161,7 +190,8 @@ func (c *connection) open(id string, persistent bool, filters []string) (present
 	subscription := subscribe.Content.(*packets.Subscribe)
 	subscription.PacketID = 65535
 	for _, filter := range filters {
-		subscription.Subscriptions = append(subscription.Subscriptions, packets.SubOptions{Topic: filter, QoS: 1})
+		subscription.Subscriptions = append(subscription.Subscriptions,
+			packets.SubOptions{Topic: filter, QoS: 1})
 	}
 	if _, err := subscribe.WriteTo(c.conn); err != nil {
 		return false, err
@@ -181,7 +211,8 @@ func (c *connection) end() {
 func (c *connection) write(p *packets.ControlPacket) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	// A broker that has read nothing for so long would end the connection itself, because the keep-alive has passed.
+	// A broker that has read nothing for so long would end the connection itself, because the
+	// keep-alive has passed.
 	if err := c.conn.SetWriteDeadline(time.Now().Add(2 * keepAlive)); err != nil {
 		return err
 	}
@@ -189,7 +220,8 @@ func (c *connection) write(p *packets.ControlPacket) error {
 	return err
 }
 
-// receive reads packets until the connection ends. It calls take for each message, and acknowledges it afterwards.
+// receive reads packets until the connection ends. It calls take for each message, and acknowledges
+// it afterwards.
 func (c *connection) receive(take func(*packets.Publish)) {
 	defer c.end()
 	for {
@@ -213,7 +245,8 @@ func (c *connection) receive(take func(*packets.Publish)) {
 		case *packets.Puback:
 			c.acknowledged(content)
 		case *packets.Suback:
-			if slices.ContainsFunc(content.Reasons, func(reason byte) bool { return reason >= 0x80 }) {
+			if slices.ContainsFunc(content.Reasons,
+				func(reason byte) bool { return reason >= 0x80 }) {
 				return // a subscription was refused, so no reply would come
 			}
 		case *packets.Disconnect:
@@ -255,8 +288,11 @@ func (c *connection) keepAlive() {
 
 var errGone = errors.New("the connection has ended")
 
-// publish publishes with QoS 1. It waits for room in the window. done is called when a PUBACK with reason 0 comes.
-func (c *connection) publish(topic string, payload []byte, properties *packets.Properties, done func()) error {
+// publish publishes with QoS 1. It waits for room in the window. done is called when a PUBACK with
+// reason 0 comes.
+func (c *connection) publish(topic string, payload []byte, properties *packets.Properties,
+	done func(),
+) error {
 	select {
 	case c.window <- struct{}{}:
 	case <-c.gone:
@@ -266,7 +302,8 @@ func (c *connection) publish(topic string, payload []byte, properties *packets.P
 	publish := packet.Content.(*packets.Publish)
 	publish.Topic, publish.Payload, publish.QoS, publish.Properties = topic, payload, 1, properties
 	c.mu.Lock()
-	for c.lastPacketID++; c.lastPacketID == 0 || c.lastPacketID == 65535 || c.flight[c.lastPacketID] != nil; {
+	for c.lastPacketID++; c.lastPacketID == 0 || c.lastPacketID == 65535 ||
+		c.flight[c.lastPacketID] != nil; {
 		c.lastPacketID++
 	}
 	publish.PacketID = c.lastPacketID

@@ -1,4 +1,5 @@
-// Command load runs the clients of the harness, and writes their history. The harness directs it over HTTP.
+// Command load runs the clients of the harness, and writes their history. The harness directs it
+// over HTTP.
 package main
 
 import (
@@ -39,17 +40,19 @@ type server struct {
 
 func run() error {
 	var (
-		seed    = flag.Uint64("seed", 1, "of what the clients do")
-		broker  = flag.String("broker", "", "host:port")
-		folder  = flag.String("folder", "/history", "where to write the history")
-		listen  = flag.String("listen", ":8080", "for what to do next")
-		pace    = flag.Duration("pace", 100*time.Millisecond, "between the operations of one client")
+		seed   = flag.Uint64("seed", 1, "of what the clients do")
+		broker = flag.String("broker", "", "host:port")
+		folder = flag.String("folder", "/history", "where to write the history")
+		listen = flag.String("listen", ":8080", "for what to do next")
+		pace   = flag.Duration("pace", 100*time.Millisecond,
+			"between the operations of one client")
 		lockTTL = flag.Duration("lock-ttl", 2*time.Second, "of locks")
 	)
 	flag.Parse()
 	s := &server{broker: *broker, folder: *folder, finished: make(chan struct{})}
 	s.load = workload.New(workload.Settings{
-		Seed: *seed, Expiry: 10, DefaultExpiry: time.Minute, CopyWindow: 30 * time.Second, Pace: *pace, LockTTL: *lockTTL,
+		Seed: *seed, Expiry: 10, DefaultExpiry: time.Minute, CopyWindow: 30 * time.Second,
+		Pace: *pace, LockTTL: *lockTTL,
 		Generation: 5 * time.Second,
 	})
 	s.prober = s.hire("prober-0", true)
@@ -77,7 +80,10 @@ func (s *server) hire(id string, persistent bool) *link {
 }
 
 func (s *server) state(w http.ResponseWriter, _ *http.Request) {
-	s.answer(w, record.Load{Now: record.Duration(s.load.Now()), Answered: s.load.Answered.Load(), Disconnects: s.disconnects.Load()})
+	s.answer(w, record.Load{
+		Now: record.Duration(s.load.Now()), Answered: s.load.Answered.Load(),
+		Disconnects: s.disconnects.Load(),
+	})
 }
 
 func (s *server) answer(w http.ResponseWriter, value any) {
@@ -86,11 +92,16 @@ func (s *server) answer(w http.ResponseWriter, value any) {
 
 // start lets the clients work.
 func (s *server) start(w http.ResponseWriter, r *http.Request) {
-	s.load.Staff(func(id string, persistent bool) *workload.Client { return s.hire(id, persistent).Client }, true)
+	s.load.Staff(func(id string,
+		persistent bool,
+	) *workload.Client {
+		return s.hire(id, persistent).Client
+	}, true)
 	s.state(w, r)
 }
 
-// probe answers how long it took until a write and a read have worked, or with status 503 if they have not within a minute.
+// probe answers how long it took until a write and a read have worked, or with status 503 if they
+// have not within a minute.
 func (s *server) probe(w http.ResponseWriter, _ *http.Request) {
 	const patience = time.Minute
 	took, worked := s.prober.Probe(patience)
@@ -123,7 +134,8 @@ func (s *server) over(w http.ResponseWriter, r *http.Request) {
 // longestLife is longer than the time to live of any key that the clients set.
 const longestLife = 10 * time.Second
 
-// finish waits until keys have expired, reads all keys once more, checks the mirrors, writes the history, and ends the process.
+// finish waits until keys have expired, reads all keys once more, checks the mirrors, writes the
+// history, and ends the process.
 func (s *server) finish(w http.ResponseWriter, _ *http.Request) {
 	s.ending.Lock()
 	defer s.ending.Unlock()
@@ -139,10 +151,12 @@ func (s *server) finish(w http.ResponseWriter, _ *http.Request) {
 	close(s.finished)
 }
 
-// save writes the history when the clients have not ended as they should. If a finish is under way, save first waits for its end, for at most half a minute.
-// Clients may still add to the history afterwards.
+// save writes the history when the clients have not ended as they should. If a finish is under way,
+// save first waits for its end, for at most half a minute. Clients may still add to the history
+// afterwards.
 func (s *server) save(w http.ResponseWriter, _ *http.Request) {
-	for given := time.Now().Add(30 * time.Second); time.Now().Before(given); time.Sleep(100 * time.Millisecond) {
+	for given := time.Now().Add(30 * time.Second); time.Now().Before(given); time.Sleep(
+		100 * time.Millisecond) {
 		if s.ending.TryLock() {
 			defer s.ending.Unlock()
 			break
@@ -154,7 +168,9 @@ func (s *server) save(w http.ResponseWriter, _ *http.Request) {
 // write writes the history.
 func (s *server) write(w http.ResponseWriter) {
 	h := s.load.History
-	if err := errors.Join(s.writeFile("history.jsonl", h.Save), s.writeFile("knossos.edn", h.WriteKnossos), s.writeFile("elle.edn", h.WriteElle), s.writeFile("elle-transactions.edn", h.WriteElleTransactions)); err != nil {
+	if err := errors.Join(s.writeFile("history.jsonl", h.Save),
+		s.writeFile("knossos.edn", h.WriteKnossos), s.writeFile("elle.edn", h.WriteElle),
+		s.writeFile("elle-transactions.edn", h.WriteElleTransactions)); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }

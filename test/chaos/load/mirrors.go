@@ -12,18 +12,20 @@ import (
 	"holdfast/test/history"
 )
 
-// mirrorTopics is the prefix of the topics on which the cluster mirrors all keys, that is, publishes their values as retained messages.
+// mirrorTopics is the prefix of the topics on which the cluster mirrors all keys, that is,
+// publishes their values as retained messages.
 const mirrorTopics = "mirror/"
 
-// checkMirrors compares the retained messages that a new subscriber gets with the reads at the end, and records each difference. Keys below probe/ and
-// scan/ are not read at the end.
+// checkMirrors compares the retained messages that a new subscriber gets with the reads at the end,
+// and records each difference. Keys below probe/ and scan/ are not read at the end.
 func (s *server) checkMirrors() {
 	retained, err := s.retained()
 	if err != nil {
 		s.load.History.AddOdd("the retained messages at the end were not received: %v", err)
 		return
 	}
-	read, asked := 0, make(map[string]bool) // the keys that were asked for at the end: one without an answer is not compared
+	// the keys that were asked for at the end: one without an answer is not compared
+	read, asked := 0, make(map[string]bool)
 	for _, o := range s.load.History.Ops {
 		if !o.Final || o.Verb != history.Get {
 			continue
@@ -34,20 +36,26 @@ func (s *server) checkMirrors() {
 		}
 		read++
 		version, shown := retained[o.Key]
-		exists := o.Reply.Kind == resp.ReplyBulk && o.Payload != "$0\r\n\r\n" // an empty payload removes a retained message
+		// an empty payload removes a retained message
+		exists := o.Reply.Kind == resp.ReplyBulk && o.Payload != "$0\r\n\r\n"
 		if exists != shown || exists && version != o.Version.String() {
-			s.load.History.AddOdd("a mirror shows %s as version %q (there: %v); the read at the end: %s", o.Key, version, shown, o)
+			s.load.History.AddOdd(
+				"a mirror shows %s as version %q (there: %v); the read at the end: %s", o.Key,
+				version, shown, o)
 		}
 	}
 	for key, version := range retained {
-		if !asked[key] && !slices.ContainsFunc([]string{"probe/", "scan/", "bad/"}, func(unread string) bool { return strings.HasPrefix(key, unread) }) {
-			s.load.History.AddOdd("a mirror shows %s as version %q, which no client has written", key, version)
+		if !asked[key] && !slices.ContainsFunc([]string{"probe/", "scan/", "bad/"},
+			func(unread string) bool { return strings.HasPrefix(key, unread) }) {
+			s.load.History.AddOdd("a mirror shows %s as version %q, which no client has written",
+				key, version)
 		}
 	}
 	fmt.Printf("mirrors: %d keys were read at the end\n", read)
 }
 
-// retained returns the versions of the retained messages below mirrorTopics, by key. It takes them as complete when none has come for a while.
+// retained returns the versions of the retained messages below mirrorTopics, by key. It takes them
+// as complete when none has come for a while.
 func (s *server) retained() (map[string]string, error) {
 	const quiet = 3 * time.Second
 	c, _, err := dial(s.broker, "late-subscriber", false, []string{mirrorTopics + "#"})

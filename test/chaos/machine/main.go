@@ -1,5 +1,6 @@
-// Command machine is the first process of a container that stands for a machine: it mounts a disk that can lose what was not synced,
-// puts a proxy in the path to the broker, and runs the node. A SIGKILL of this process stands for a power failure, one of the node alone for a crash.
+// Command machine is the first process of a container that stands for a machine: it mounts a disk
+// that can lose what was not synced, puts a proxy in the path to the broker, and runs the node. A
+// SIGKILL of this process stands for a power failure, one of the node alone for a crash.
 //
 // It reads the faults of the disk and of the path from a file that the harness writes.
 package main
@@ -18,7 +19,8 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// folder and troubleFile are on a volume that the harness shares. The node has its disk at mountPoint, and takes localBroker for the broker.
+// folder and troubleFile are on a volume that the harness shares. The node has its disk at
+// mountPoint, and takes localBroker for the broker.
 const (
 	folder      = "/chaos/data"
 	troubleFile = "/chaos/trouble.json"
@@ -85,7 +87,8 @@ func watchTrouble(d *disk.Disk, path *delayProxy) {
 		}
 		last = string(text)
 		d.SetTrouble(disk.Trouble{
-			SyncDelay: time.Duration(trouble.SyncDelay), FailSync: trouble.FailSync, Full: trouble.DiskFull, Hang: trouble.DiskHangs,
+			SyncDelay: time.Duration(trouble.SyncDelay), FailSync: trouble.FailSync,
+			Full: trouble.DiskFull, Hang: trouble.DiskHangs,
 		})
 		path.setDelay(time.Duration(trouble.BrokerDelay))
 	}

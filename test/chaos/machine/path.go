@@ -72,6 +72,7 @@ func (p *delayProxy) pass(from, to net.Conn) {
 	}
 	_ = from.Close()
 	_ = to.Close()
-	for range chunks { // the reader may wait for room in the channel; it ends because its connection is closed
+	for range chunks {
+		// the reader may wait for room in the channel; it ends because its connection is closed
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// The proxy passes data on unchanged, in both directions, each after the delay. When the broker's side ends, the client's side ends, too.
+// The proxy passes data on unchanged, in both directions, each after the delay. When the broker's
+// side ends, the client's side ends, too.
 func TestPathDelaysAndForwards(t *testing.T) {
 	echo, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -25,7 +25,8 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Trouble is the set of faults of a machine's disk and of its path to the broker. The harness writes it, and the machine reads it.
+// Trouble is the set of faults of a machine's disk and of its path to the broker. The harness
+// writes it, and the machine reads it.
 type Trouble struct {
 	SyncDelay   Duration `json:"syncDelay"`
 	FailSync    bool     `json:"failSync"`
@@ -36,12 +37,14 @@ type Trouble struct {
 
 // Fault is a fault that was injected.
 type Fault struct {
-	Kind   string   `json:"kind"`
-	On     string   `json:"on"`     // nodes, the broker or the clients; for people
-	From   Duration `json:"from"`   // since the beginning of the load
-	To     Duration `json:"to"`     // since the beginning of the load
-	Effect bool     `json:"effect"` // an effect was observed (a process ended, a node noticed the cut link, ...); for other kinds, no step failed
-	Note   string   `json:"note,omitempty"`
+	Kind string   `json:"kind"`
+	On   string   `json:"on"`   // nodes, the broker or the clients; for people
+	From Duration `json:"from"` // since the beginning of the load
+	To   Duration `json:"to"`   // since the beginning of the load
+	// an effect was observed (a process ended, a node noticed the cut link, ...); for other kinds,
+	// no step failed
+	Effect bool   `json:"effect"`
+	Note   string `json:"note,omitempty"`
 }
 
 // Leading is the beginning of a leadership.
@@ -62,30 +65,35 @@ type Sample struct {
 
 // Run is what is known of a run beside what the clients saw.
 type Run struct {
-	Seed     uint64             `json:"seed"`
-	Nodes    int                `json:"nodes"`
-	Duration Duration           `json:"duration"` // for which faults are to be injected
-	Lasted   Duration           `json:"lasted"`   // how long the load ran
-	Command  string             `json:"command"`  // command that repeats the run
-	Search   string             `json:"search"`   // command that looks for the same failure in the simulation
-	Settings []string           `json:"settings"` // settings that the seed drew, as text
-	Mutant   string             `json:"mutant,omitempty"`
-	Faults   []Fault            `json:"faults"`
-	Leaders  []Leading          `json:"leaders"`
-	Samples  []Sample           `json:"samples"`
-	Healed   Duration           `json:"healed"`   // when the last fault was over, since the beginning of the load
-	Hashes   map[string]string  `json:"hashes"`   // state hash of each node at the end
-	Counters map[string]float64 `json:"counters"` // losses that the nodes counted, summed over all their processes
+	Seed     uint64   `json:"seed"`
+	Nodes    int      `json:"nodes"`
+	Duration Duration `json:"duration"` // for which faults are to be injected
+	Lasted   Duration `json:"lasted"`   // how long the load ran
+	Command  string   `json:"command"`  // command that repeats the run
+	// command that looks for the same failure in the simulation
+	Search   string    `json:"search"`
+	Settings []string  `json:"settings"` // settings that the seed drew, as text
+	Mutant   string    `json:"mutant,omitempty"`
+	Faults   []Fault   `json:"faults"`
+	Leaders  []Leading `json:"leaders"`
+	Samples  []Sample  `json:"samples"`
+	// when the last fault was over, since the beginning of the load
+	Healed Duration          `json:"healed"`
+	Hashes map[string]string `json:"hashes"` // state hash of each node at the end
+	// losses that the nodes counted, summed over all their processes
+	Counters map[string]float64 `json:"counters"`
 	Failures []string           `json:"failures"` // failed checks of the harness itself
-	// NotificationsComplete says that the broker's queues have room for what a client misses while it is away.
+	// NotificationsComplete says that the broker's queues have room for what a client misses while
+	// it is away.
 	NotificationsComplete bool `json:"notesComplete"`
 }
 
 // Load is the state of the load, as it tells the harness.
 type Load struct {
-	Now         Duration `json:"now"` // since its beginning
-	Answered    int64    `json:"answered"`
-	Disconnects int64    `json:"disconnects"` // connections to the broker that its clients have lost
+	Now      Duration `json:"now"` // since its beginning
+	Answered int64    `json:"answered"`
+	// connections to the broker that its clients have lost
+	Disconnects int64 `json:"disconnects"`
 }
 
 // Write writes a value as JSON. It is not atomic: a concurrent reader may find a part of the file.

@@ -26,7 +26,8 @@ const (
 	legendWidth vg.Length = 170
 )
 
-// timeline is a plot over the time of a run. Faults are bars above the data and bands over it; the beginning of a leadership is a dashed line.
+// timeline is a plot over the time of a run. Faults are bars above the data and bands over it; the
+// beginning of a leadership is a dashed line.
 type timeline struct {
 	*plot.Plot
 	legend  plot.Legend // drawn beside the data; the plot's own legend would cover the data
@@ -58,7 +59,10 @@ func glyph(with color.Color, radius vg.Length) draw.GlyphStyle {
 }
 
 func leaderLine() *plotter.Line {
-	return &plotter.Line{LineStyle: draw.LineStyle{Color: rgba(120, 40, 140, 200), Width: 1, Dashes: []vg.Length{3, 3}}}
+	return &plotter.Line{LineStyle: draw.LineStyle{
+		Color: rgba(120, 40, 140, 200), Width: 1,
+		Dashes: []vg.Length{3, 3},
+	}}
 }
 
 // placed is a fault with the row of its bar and label.
@@ -68,9 +72,12 @@ type placed struct {
 	label vg.Length // x position at which the label begins
 }
 
-// place puts faults into rows in which their labels do not overlap. x returns the position of a time, width the width of a label.
-// A label that would extend past the right edge begins before its bar.
-func place(faults []record.Fault, x func(record.Duration) vg.Length, width func(string) vg.Length, right vg.Length) (list []placed, rows int) {
+// place puts faults into rows in which their labels do not overlap. x returns the position of a
+// time, width the width of a label. A label that would extend past the right edge begins before its
+// bar.
+func place(faults []record.Fault, x func(record.Duration) vg.Length, width func(string) vg.Length,
+	right vg.Length,
+) (list []placed, rows int) {
 	const gap = 6
 	var ends []vg.Length // x position from which each row is free
 	for _, f := range faults {
@@ -91,9 +98,15 @@ func place(faults []record.Fault, x func(record.Duration) vg.Length, width func(
 
 // save writes the plot as a PNG file.
 func (t *timeline) save(path string) error {
-	label := text.Style{Font: t.X.Label.TextStyle.Font, Color: color.Black, Handler: plot.DefaultTextHandler}
+	label := text.Style{
+		Font: t.X.Label.TextStyle.Font, Color: color.Black,
+		Handler: plot.DefaultTextHandler,
+	}
 	label.Font.Size = 9
-	field := draw.Canvas{Rectangle: vg.Rectangle{Min: vg.Point{X: 10, Y: 5}, Max: vg.Point{X: plotWidth - legendWidth, Y: fieldHeight}}}
+	field := draw.Canvas{Rectangle: vg.Rectangle{
+		Min: vg.Point{X: 10, Y: 5},
+		Max: vg.Point{X: plotWidth - legendWidth, Y: fieldHeight},
+	}}
 	data := t.DataCanvas(field)
 	x := func(at record.Duration) vg.Length { return data.X(t.X.Norm(seconds(at))) }
 	list, rows := place(t.faults, x, label.Width, data.Max.X)
@@ -138,7 +151,8 @@ func (t *timeline) scatter(name string, points plotter.XYs, with color.Color) {
 
 // latency draws every operation as a point.
 func (r *Report) latency(path string) error {
-	const lowest, highest, unknown = 0.0001, 20.0, 30.0 // seconds; a later reply is drawn at highest
+	// seconds; a later reply is drawn at highest
+	const lowest, highest, unknown = 0.0001, 20.0, 30.0
 	var answered, refused, unanswered plotter.XYs
 	for _, o := range r.history.Ops {
 		at := o.Call.Seconds()
@@ -154,7 +168,8 @@ func (r *Report) latency(path string) error {
 		}
 	}
 	p := r.newTimeline("Latency of each operation, by its call", "seconds")
-	p.Y.Min, p.Y.Max, p.Y.Scale, p.Y.Tick.Marker = lowest, unknown, plot.LogScale{}, plot.LogTicks{Prec: -1}
+	p.Y.Min, p.Y.Max, p.Y.Scale, p.Y.Tick.Marker = lowest, unknown, plot.LogScale{},
+		plot.LogTicks{Prec: -1}
 	p.scatter("no error", answered, rgba(30, 90, 190, 90))
 	p.scatter("error", refused, rgba(240, 150, 0, 200))
 	p.scatter("no reply (drawn at 30 s)", unanswered, rgba(210, 30, 40, 220))
@@ -174,15 +189,20 @@ func (r *Report) throughput(path string) error {
 	}
 	p := r.newTimeline("Replies in each second", "replies")
 	p.Y.Min = 0
-	p.Add(&plotter.Line{XYs: answered, LineStyle: draw.LineStyle{Color: rgba(30, 90, 190, 255), Width: 1.5}})
+	p.Add(&plotter.Line{
+		XYs:       answered,
+		LineStyle: draw.LineStyle{Color: rgba(30, 90, 190, 255), Width: 1.5},
+	})
 	return p.save(path)
 }
 
 // nodeColours returns the colours of the nodes n1, n2 and so on.
 func nodeColours() []color.Color {
 	return []color.Color{
-		rgba(30, 90, 190, 255), rgba(220, 60, 50, 255), rgba(40, 150, 70, 255), rgba(230, 140, 20, 255), rgba(130, 60, 160, 255),
-		rgba(20, 160, 170, 255), rgba(120, 90, 60, 255), rgba(200, 60, 140, 255), rgba(90, 90, 90, 255),
+		rgba(30, 90, 190, 255), rgba(220, 60, 50, 255), rgba(40, 150, 70, 255),
+		rgba(230, 140, 20, 255), rgba(130, 60, 160, 255),
+		rgba(20, 160, 170, 255), rgba(120, 90, 60, 255), rgba(200, 60, 140, 255),
+		rgba(90, 90, 90, 255),
 	}
 }
 
@@ -190,7 +210,8 @@ func nodeColours() []color.Color {
 func (r *Report) memory(path string) error {
 	used := make(map[string]plotter.XYs)
 	for _, s := range r.run.Samples {
-		used[s.Node] = append(used[s.Node], plotter.XY{X: seconds(s.At), Y: float64(s.Resident) / (1 << 20)})
+		used[s.Node] = append(used[s.Node],
+			plotter.XY{X: seconds(s.At), Y: float64(s.Resident) / (1 << 20)})
 	}
 	p := r.newTimeline("Resident memory of each node", "MiB")
 	p.Y.Min, p.Y.Max = 0, 64

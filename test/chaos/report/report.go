@@ -36,10 +36,14 @@ func New(run *record.Run, h *history.History, findings *history.Findings) *Repor
 	return &Report{run, h, findings, time.Duration(run.Lasted)}
 }
 
-// Write writes the report into a folder: report.html, which needs no other file, and the plots beside.
+// Write writes the report into a folder: report.html, which needs no other file, and the plots
+// beside.
 func (r *Report) Write(folder string) error {
 	plots := make(map[string]template.URL)
-	for name, plot := range map[string]func(string) error{"latency": r.latency, "throughput": r.throughput, "memory": r.memory} {
+	for name, plot := range map[string]func(string) error{
+		"latency":    r.latency,
+		"throughput": r.throughput, "memory": r.memory,
+	} {
 		path := filepath.Join(folder, name+".png")
 		if err := plot(path); err != nil {
 			return err
@@ -48,7 +52,8 @@ func (r *Report) Write(folder string) error {
 		if err != nil {
 			return err
 		}
-		plots[name] = template.URL("data:image/png;base64," + base64.StdEncoding.EncodeToString(picture)) //nolint:gosec // it is our own
+		plots[name] = template.URL("data:image/png;base64," +
+			base64.StdEncoding.EncodeToString(picture)) //nolint:gosec // it is our own
 	}
 	picture, err := os.ReadFile(filepath.Join(folder, "linearizability.html"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -63,7 +68,8 @@ func (r *Report) Write(folder string) error {
 		return err
 	}
 	content := map[string]any{
-		"Run": r.run, "Plots": plots, "Verdicts": r.verdicts(), "Violations": r.findings.Violations, "Windows": r.windows(), "Kinds": r.kinds(),
+		"Run": r.run, "Plots": plots, "Verdicts": r.verdicts(), "Violations": r.findings.Violations,
+		"Windows": r.windows(), "Kinds": r.kinds(),
 		"Numbers": r.numbers(), "Well": len(r.findings.Violations) == 0, "Picture": string(picture),
 	}
 	return errors.Join(page.Execute(file, content), file.Close())
@@ -109,7 +115,11 @@ func (r *Report) verdicts() (verdicts []Verdict) {
 		delete(count, v[0])
 	}
 	for _, check := range slices.Sorted(maps.Keys(count)) {
-		verdicts = append(verdicts, Verdict{Check: check, Says: check + ": a check without a row of its own", Count: count[check]})
+		verdicts = append(verdicts,
+			Verdict{
+				Check: check, Says: check + ": a check without a row of its own",
+				Count: count[check],
+			})
 	}
 	return verdicts
 }
@@ -128,7 +138,8 @@ func (r *Report) but(check string) string {
 	}
 }
 
-// Recovered returns the time from the end of the last fault to the first reply that acknowledges a SET, and whether there was one.
+// Recovered returns the time from the end of the last fault to the first reply that acknowledges a
+// SET, and whether there was one.
 func Recovered(run *record.Run, h *history.History) (took time.Duration, ever bool) {
 	healed := time.Duration(run.Healed)
 	for _, o := range h.Ops {
@@ -175,7 +186,10 @@ func (r *Report) numbers() []Number {
 		{"leader changes", fmt.Sprint(max(len(r.run.Leaders)-1, 0))},
 		{"longest time without an answer", longest.Round(time.Millisecond).String()},
 		{"service back after the last fault", r.recovered()},
-		{"keys held against the model (undecided)", fmt.Sprintf("%d (%d)", r.findings.Checked, r.findings.Undecided)},
+		{
+			"keys held against the model (undecided)",
+			fmt.Sprintf("%d (%d)", r.findings.Checked, r.findings.Undecided),
+		},
 		{"notifications that had to come", r.expected()},
 		{"notifications that came again", fmt.Sprint(r.findings.Repeated)},
 		{"scans checked (pages)", fmt.Sprintf("%d (%d)", r.findings.Scans, r.findings.Pages)},
@@ -233,7 +247,8 @@ type Window struct {
 // shortest is the shortest time without an answer that is shown.
 const shortest = 2 * time.Second
 
-// windows returns the times of at least shortest between two successive replies. The time after the last reply is not one of them.
+// windows returns the times of at least shortest between two successive replies. The time after the
+// last reply is not one of them.
 func (r *Report) windows() (windows []Window) {
 	var answers []time.Duration
 	for _, o := range r.history.Ops {
@@ -243,13 +258,17 @@ func (r *Report) windows() (windows []Window) {
 	}
 	slices.Sort(answers)
 	for i := 1; i < len(answers); i++ {
-		w := Window{From: answers[i-1].Round(time.Millisecond), Lasted: (answers[i] - answers[i-1]).Round(time.Millisecond)}
+		w := Window{
+			From:   answers[i-1].Round(time.Millisecond),
+			Lasted: (answers[i] - answers[i-1]).Round(time.Millisecond),
+		}
 		if w.Lasted < shortest {
 			continue
 		}
 		var during []string
 		for _, f := range r.run.Faults {
-			if time.Duration(f.From) < answers[i] && time.Duration(f.To) > answers[i-1]-time.Second {
+			if time.Duration(f.From) < answers[i] &&
+				time.Duration(f.To) > answers[i-1]-time.Second {
 				during = append(during, f.Kind)
 			}
 		}
@@ -284,7 +303,8 @@ func (r *Report) Summary() string {
 	if len(r.findings.Violations) == 0 {
 		text.WriteString("no promise was broken\n")
 	} else {
-		fmt.Fprintf(&text, "again: %s\nlook for it where a run can be repeated: %s\n", r.run.Command, r.run.Search)
+		fmt.Fprintf(&text, "again: %s\nlook for it where a run can be repeated: %s\n",
+			r.run.Command, r.run.Search)
 	}
 	return text.String()
 }

@@ -17,11 +17,19 @@ import (
 func run() (*record.Run, *history.History) {
 	second := record.Duration(time.Second)
 	r := &record.Run{
-		Seed: 7, Nodes: 3, Duration: 90 * second, Lasted: 60 * second, Healed: 14 * second, Command: "make chaos SEED=7",
+		Seed: 7, Nodes: 3, Duration: 90 * second, Lasted: 60 * second, Healed: 14 * second,
+		Command: "make chaos SEED=7",
 		Faults: []record.Fault{
-			{Kind: "clock jump", From: 12 * second, To: 14 * second}, {Kind: "power failure of the leader", From: 11 * second, To: 13 * second, Effect: true},
+			{Kind: "clock jump", From: 12 * second, To: 14 * second},
+			{
+				Kind: "power failure of the leader", From: 11 * second, To: 13 * second,
+				Effect: true,
+			},
 		},
-		Leaders: []record.Leading{{At: second, Node: "n1", Term: 2}, {At: 15 * second, Node: "n2", Term: 3}},
+		Leaders: []record.Leading{
+			{At: second, Node: "n1", Term: 2},
+			{At: 15 * second, Node: "n2", Term: 3},
+		},
 		Samples: []record.Sample{{At: second, Node: "n1", Resident: 100 << 20}},
 	}
 	h := history.New()
@@ -36,12 +44,16 @@ func run() (*record.Run, *history.History) {
 	return r, h
 }
 
-// report.html needs no other file. It says whether promises were broken, and escapes what clients wrote.
+// report.html needs no other file. It says whether promises were broken, and escapes what clients
+// wrote.
 func TestReportSaysFirstWhatWasBroken(t *testing.T) {
 	r, h := run()
 	for want, findings := range map[string]*history.Findings{
-		"No promise was broken":   {},
-		"Promises were broken: 1": {Violations: []history.Violation{{Check: "fencing", Text: "<b>"}}},
+		"No promise was broken": {},
+		"Promises were broken: 1": {Violations: []history.Violation{{
+			Check: "fencing",
+			Text:  "<b>",
+		}}},
 	} {
 		t.Run(want, func(t *testing.T) {
 			folder := t.TempDir()
@@ -53,7 +65,11 @@ func TestReportSaysFirstWhatWasBroken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, part := range []string{want, "3 nodes, 1m30s of faults", "<td>11s</td><td>13s</td>", "make chaos SEED=7", "power failure of the leader", "data:image/png;base64,iVBOR"} {
+			for _, part := range []string{
+				want, "3 nodes, 1m30s of faults",
+				"<td>11s</td><td>13s</td>", "make chaos SEED=7", "power failure of the leader",
+				"data:image/png;base64,iVBOR",
+			} {
 				if !strings.Contains(string(page), part) {
 					t.Errorf("%q is missing", part)
 				}
@@ -61,10 +77,12 @@ func TestReportSaysFirstWhatWasBroken(t *testing.T) {
 			if strings.Contains(string(page), "<pre><b>fencing</b>: <b>") {
 				t.Error("what clients wrote is taken for HTML")
 			}
-			if at := strings.Index(string(page), want); at > strings.Index(string(page), "3 nodes, 1m30s of faults") {
+			if at := strings.Index(string(page), want); at > strings.Index(string(page),
+				"3 nodes, 1m30s of faults") {
 				t.Error("the verdict is not at the top")
 			}
-			if unbroken := strings.Contains(report.Summary(), "no promise was broken"); unbroken != (len(findings.Violations) == 0) {
+			if unbroken := strings.Contains(report.Summary(),
+				"no promise was broken"); unbroken != (len(findings.Violations) == 0) {
 				t.Error(report.Summary())
 			}
 		})
@@ -75,7 +93,8 @@ func TestReportSaysFirstWhatWasBroken(t *testing.T) {
 func TestTimesWithoutAnswersAreFound(t *testing.T) {
 	r, h := run()
 	windows := New(r, h, &history.Findings{}).windows()
-	if len(windows) != 1 || windows[0].Lasted != 6*time.Second || windows[0].Faults != "power failure of the leader, clock jump" {
+	if len(windows) != 1 || windows[0].Lasted != 6*time.Second ||
+		windows[0].Faults != "power failure of the leader, clock jump" {
 		t.Errorf("%+v", windows)
 	}
 }
@@ -92,7 +111,8 @@ func TestRecoveryIsTheFirstAcknowledgedWrite(t *testing.T) {
 	}
 }
 
-// Labels that would overlap are in different rows, and none extends past the right edge of the plot.
+// Labels that would overlap are in different rows, and none extends past the right edge of the
+// plot.
 func TestOverlappingLabelsGetTheirOwnRows(t *testing.T) {
 	r, _ := run()
 	x := func(at record.Duration) vg.Length { return vg.Length(seconds(at)) }

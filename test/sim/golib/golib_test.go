@@ -24,7 +24,8 @@ func TestAddedFileIsFormatted(t *testing.T) {
 	}
 }
 
-// TestSchedulePassesUnderTheOverlay runs the tests of package schedule in a binary that is built with the overlay: those with the tag replay need it.
+// TestSchedulePassesUnderTheOverlay runs the tests of package schedule in a binary that is built
+// with the overlay: those with the tag replay need it.
 func TestSchedulePassesUnderTheOverlay(t *testing.T) {
 	o := overlay.New()
 	if err := Add(o); err != nil {
@@ -34,7 +35,9 @@ func TestSchedulePassesUnderTheOverlay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if output, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout", "2m", "-tags", Tag, "-overlay", written, "holdfast/test/sim/schedule").CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout", "2m",
+		"-tags", Tag, "-overlay", written,
+		"holdfast/test/sim/schedule").CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, output)
 	}
 }

@@ -22,7 +22,8 @@ func Enter(int) {}
 // Stop stops a group for a virtual time. Without the overlay it does nothing.
 func Stop(int, time.Duration) {}
 
-// StopAfter stops a group when its goroutines have passed some synchronisation points. Without the overlay it does nothing.
+// StopAfter stops a group when its goroutines have passed some synchronisation points. Without the
+// overlay it does nothing.
 func StopAfter(int, uint64, time.Duration) {}
 
 // DelayAfter lets one goroutine of a group sleep. Without the overlay it does nothing.

@@ -12,7 +12,8 @@ import (
 // Replays reports whether runs can be repeated.
 const Replays = true
 
-// Start begins a run. It is called in the bubble's first goroutine. It records switches until the record is full.
+// Start begins a run. It is called in the bubble's first goroutine. It records switches until the
+// record is full.
 func Start(s Settings, record []Switch) {
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(-1)
@@ -27,8 +28,8 @@ func Finish() (summary Summary, recorded int) {
 	return summary, recorded
 }
 
-// Calm ends the drawing of stops, delays and demotions. Those that are under way go on. Calm does not cancel StopAfter and DelayAfter: they still take
-// effect when their points are passed.
+// Calm ends the drawing of stops, delays and demotions. Those that are under way go on. Calm does
+// not cancel StopAfter and DelayAfter: they still take effect when their points are passed.
 func Calm() { simCalm() }
 
 // Enter puts the calling goroutine into a group, from 1 to MaxGroup, or 0 for none.
@@ -37,14 +38,15 @@ func Enter(group int) { simEnter(uint32(group)) }
 // Stop stops a group for a virtual time.
 func Stop(group int, d time.Duration) { simStop(uint32(group), int64(d)) }
 
-// StopAfter stops a group for a virtual time when its goroutines have passed some synchronisation points, at least one. A later call
-// replaces one whose points are not passed yet.
+// StopAfter stops a group for a virtual time when its goroutines have passed some synchronisation
+// points, at least one. A later call replaces one whose points are not passed yet.
 func StopAfter(group int, points uint64, d time.Duration) {
 	simStopAfter(uint32(group), max(points, 1), int64(d))
 }
 
-// DelayAfter counts the synchronisation points that the goroutines of a group pass, at least one, and lets the goroutine that passes the last one
-// sleep for a virtual time. A later call replaces one whose points are not passed yet.
+// DelayAfter counts the synchronisation points that the goroutines of a group pass, at least one,
+// and lets the goroutine that passes the last one sleep for a virtual time. A later call replaces
+// one whose points are not passed yet.
 func DelayAfter(group int, points uint64, d time.Duration) {
 	simDelayAfter(uint32(group), max(points, 1), int64(d))
 }

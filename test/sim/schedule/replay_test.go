@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// workload runs goroutines that share channels, mutexes, atomics, maps and timers. It returns what they did, in order.
+// workload runs goroutines that share channels, mutexes, atomics, maps and timers. It returns what
+// they did, in order.
 func workload(log func(string)) (done []string) {
 	var mu sync.Mutex
 	var turns atomic.Int64
@@ -63,11 +64,15 @@ func silent(string) {}
 
 // settings returns settings with which every kind of event is drawn.
 func settings(seed uint64, pick Pick) Settings {
-	return Settings{Seed: seed, Pick: pick, Stop: 0.01, Delay: 0.01, Demote: 0.01, Yield: 0.1, Behind: 0.2, Longest: 50 * time.Millisecond}
+	return Settings{
+		Seed: seed, Pick: pick, Stop: 0.01, Delay: 0.01, Demote: 0.01, Yield: 0.1,
+		Behind: 0.2, Longest: 50 * time.Millisecond,
+	}
 }
 
 func TestSameSeedSameOrder(t *testing.T) {
-	run(t, settings(0, PickAny), silent) // a first run, because what a process does only once also passes synchronisation points
+	// a first run, because what a process does only once also passes synchronisation points
+	run(t, settings(0, PickAny), silent)
 	hashes := make(map[uint64]bool)
 	for seed := range uint64(20) {
 		for _, pick := range []Pick{PickFirst, PickAny, PickHighest} {
@@ -112,7 +117,8 @@ func TestLoggingChangesNoSchedule(t *testing.T) {
 	}
 }
 
-// ticking starts a goroutine and timers in a group. It returns a function that returns the virtual times at which they ran.
+// ticking starts a goroutine and timers in a group. It returns a function that returns the virtual
+// times at which they ran.
 func ticking(group int, until time.Duration) (times func() []time.Duration) {
 	began := time.Now()
 	var mu Mutex
@@ -194,7 +200,8 @@ func TestStopAfterCountsPoints(t *testing.T) {
 	})
 }
 
-// A goroutine that waits for a mutex whose holder is stopped does not keep virtual time from passing.
+// A goroutine that waits for a mutex whose holder is stopped does not keep virtual time from
+// passing.
 func TestStoppedHolderOfAMutexLetsTimePass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		Start(Settings{Seed: 1}, nil)

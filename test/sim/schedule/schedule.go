@@ -12,33 +12,37 @@ import (
 type Pick uint64
 
 const (
-	// PickFirst is Go's own order: first in, first out, but for a goroutine that the running one has just woken.
+	// PickFirst is Go's own order: first in, first out, but for a goroutine that the running one
+	// has just woken.
 	PickFirst Pick = iota
 	// PickAny draws one.
 	PickAny
-	// PickHighest takes the one of the highest priority. Priorities are drawn when goroutines start (PCT: Burckhardt et al., ASPLOS 2010).
+	// PickHighest takes the one of the highest priority. Priorities are drawn when goroutines start
+	// (PCT: Burckhardt et al., ASPLOS 2010).
 	PickHighest
 )
 
 // MaxGroup is the largest number of a group.
 const MaxGroup = 15
 
-// Settings say how the order of a run is drawn. Stop, Delay, Demote and Yield are probabilities of what happens at one synchronisation point. Their sum
-// is less than 1.
+// Settings say how the order of a run is drawn. Stop, Delay, Demote and Yield are probabilities of
+// what happens at one synchronisation point. Their sum is less than 1.
 type Settings struct {
-	Seed   uint64
-	Pick   Pick
-	Stop   float64 // the goroutine's group stops, for up to Longest
-	Delay  float64 // the goroutine sleeps for up to Longest, as on a slow core, or after a page fault
+	Seed uint64
+	Pick Pick
+	Stop float64 // the goroutine's group stops, for up to Longest
+	// the goroutine sleeps for up to Longest, as on a slow core, or after a page fault
+	Delay  float64
 	Demote float64 // the goroutine gets a priority below all others (with PickHighest)
 	Yield  float64 // other goroutines run first
 	Behind float64 // probability that a goroutine that is woken does not run next (with PickFirst)
-	// Longest bounds stops and delays, in virtual time. Their logarithm is uniform between 50 µs and Longest.
+	// Longest bounds stops and delays, in virtual time. Their logarithm is uniform between 50 µs
+	// and Longest.
 	Longest time.Duration
 }
 
-// Draw draws settings from a schedule's seed and from the seed of the faults: the same schedule gives other settings with another seed.
-// Schedule 0 is Go's own order.
+// Draw draws settings from a schedule's seed and from the seed of the faults: the same schedule
+// gives other settings with another seed. Schedule 0 is Go's own order.
 func Draw(seed, schedule uint64) Settings {
 	r := rand.New(rand.NewPCG(schedule, seed))
 	s := Settings{Seed: r.Uint64()}
@@ -82,8 +86,9 @@ func (s *Settings) forRuntime() runtimeSettings {
 		longest++
 	}
 	return runtimeSettings{
-		seed: s.Seed, pick: uint64(s.Pick), stop: of(s.Stop), delay: of(s.Stop, s.Delay), demote: of(s.Stop, s.Delay, s.Demote),
-		yield: of(s.Stop, s.Delay, s.Demote, s.Yield), behind: of(s.Behind), longest: longest,
+		seed: s.Seed, pick: uint64(s.Pick), stop: of(s.Stop), delay: of(s.Stop, s.Delay),
+		demote: of(s.Stop, s.Delay, s.Demote),
+		yield:  of(s.Stop, s.Delay, s.Demote, s.Yield), behind: of(s.Behind), longest: longest,
 	}
 }
 
@@ -109,15 +114,17 @@ type Summary struct {
 // aside has the value of simAside in golib/runtime.go.txt.
 const aside = 1 << 16
 
-// Quiet runs f. Meanwhile the goroutine passes no synchronisation points and draws nothing from the run's seed, so that f, which may log
-// for instance, does not change the schedule. f must not block.
+// Quiet runs f. Meanwhile the goroutine passes no synchronisation points and draws nothing from the
+// run's seed, so that f, which may log for instance, does not change the schedule. f must not
+// block.
 func Quiet(f func()) {
 	quiet(1 + aside)
 	defer quiet(-1 - aside)
 	f()
 }
 
-// Mutex is a mutex for state of the simulation itself: a goroutine is not stopped when it locks it, or while it holds it. Its holder must not block.
+// Mutex is a mutex for state of the simulation itself: a goroutine is not stopped when it locks it,
+// or while it holds it. Its holder must not block.
 type Mutex struct{ mu sync.Mutex }
 
 // Lock locks m.

@@ -28,8 +28,8 @@ func TestScheduleIsDrawnFromItsSeed(t *testing.T) {
 	}
 }
 
-// The runtime gets probabilities as 64-bit thresholds, each the sum of the probabilities up to it. It gets Longest as a power of two, times
-// the shortest stop, rounded down.
+// The runtime gets probabilities as 64-bit thresholds, each the sum of the probabilities up to it.
+// It gets Longest as a power of two, times the shortest stop, rounded down.
 func TestRuntimeGetsProbabilitiesAsThresholds(t *testing.T) {
 	s := Settings{Stop: 0.25, Delay: 0.25, Yield: 0.25, Longest: time.Second}
 	r := s.forRuntime()

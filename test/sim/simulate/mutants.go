@@ -10,11 +10,13 @@ import (
 	"holdfast/test/sim"
 )
 
-// finds returns the expected checks that found something. If none is expected, it returns all that found something but "end" (the process crashed
-// or hung) and "simulation" (the simulation itself failed).
+// finds returns the expected checks that found something. If none is expected, it returns all that
+// found something but "end" (the process crashed or hung) and "simulation" (the simulation itself
+// failed).
 func finds(r *sim.Result, expected ...string) (checks []string) {
 	for _, v := range r.Violations {
-		counts := slices.Contains(expected, v.Check) || len(expected) == 0 && v.Check != "end" && v.Check != "simulation"
+		counts := slices.Contains(expected, v.Check) || len(expected) == 0 && v.Check != "end" &&
+			v.Check != "simulation"
 		if counts && !slices.Contains(checks, v.Check) {
 			checks = append(checks, v.Check)
 		}
@@ -40,7 +42,8 @@ func (o *options) wanted() (wanted []mutants.Mutant, err error) {
 	return wanted, nil
 }
 
-// hunt shows for each mutant how many runs it took to catch it. The unbroken product has to pass the run that catches it.
+// hunt shows for each mutant how many runs it took to catch it. The unbroken product has to pass
+// the run that catches it.
 func (o *options) hunt(ctx context.Context, folder string) error {
 	o.report = ""
 	wanted, err := o.wanted()
@@ -63,10 +66,12 @@ func (o *options) hunt(ctx context.Context, folder string) error {
 		}
 		if caught == nil {
 			escaped = append(escaped, m.Name)
-			fmt.Printf("%-22s %-58s NOT CAUGHT in %d runs (would be by: %s)\n", m.Name, m.What, tried, m.Check)
+			fmt.Printf("%-22s %-58s NOT CAUGHT in %d runs (would be by: %s)\n", m.Name, m.What,
+				tried, m.Check)
 			continue
 		}
-		fmt.Printf("%-22s %-58s caught by seed %d, schedule %d, run %d: %s\n", m.Name, m.What, caught.Seed, caught.Schedule, tried, strings.Join(finds(caught, m.Checks()...), ", "))
+		fmt.Printf("%-22s %-58s caught by seed %d, schedule %d, run %d: %s\n", m.Name, m.What,
+			caught.Seed, caught.Schedule, tried, strings.Join(finds(caught, m.Checks()...), ", "))
 	}
 	if len(escaped) > 0 {
 		return fmt.Errorf("the simulation does not catch %v", escaped)
@@ -75,7 +80,9 @@ func (o *options) hunt(ctx context.Context, folder string) error {
 }
 
 // catch runs pairs until one fails with the mutant and passes with the unbroken product.
-func (o *options) catch(ctx context.Context, folder, whole string, m mutants.Mutant) (caught *sim.Result, tried int, err error) {
+func (o *options) catch(ctx context.Context, folder, whole string,
+	m mutants.Mutant,
+) (caught *sim.Result, tried int, err error) {
 	binary, err := build(ctx, folder, m)
 	if err != nil {
 		return nil, 0, err
@@ -95,7 +102,8 @@ func (o *options) catch(ctx context.Context, folder, whole string, m mutants.Mut
 			return false
 		}
 		if len(unbroken.Violations) > 0 {
-			fmt.Printf("seed %d, schedule %d shows %s without a mutant, too\n", r.Seed, r.Schedule, unbroken.Violations[0].Check)
+			fmt.Printf("seed %d, schedule %d shows %s without a mutant, too\n", r.Seed, r.Schedule,
+				unbroken.Violations[0].Check)
 			return true
 		}
 		caught = r

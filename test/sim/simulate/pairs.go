@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// pairs.txt lists runs, each with the failure that it showed in the build in which it was found. A line is open while its failure is
-// known and not mended. Its run must then fail in exactly the checks that the line names.
+// pairs.txt lists runs, each with the failure that it showed in the build in which it was found. A
+// line is open while its failure is known and not mended. Its run must then fail in exactly the
+// checks that the line names.
 //
 //go:embed pairs.txt
 var pairsFile string
@@ -35,14 +36,17 @@ func recorded() (map[pair]finding, error) {
 		}
 		var p pair
 		if len(fields) != 4 {
-			return nil, fmt.Errorf("pairs.txt, line %d: want seed and schedule | mended or open | checks | name", number)
+			return nil, fmt.Errorf(
+				"pairs.txt, line %d: want seed and schedule | mended or open | checks | name",
+				number)
 		}
 		if _, err := fmt.Sscanf(fields[0], "%d %d", &p.seed, &p.schedule); err != nil {
 			return nil, fmt.Errorf("pairs.txt, line %d: seed and schedule: %w", number, err)
 		}
 		state := strings.TrimSpace(fields[1])
 		if state != "open" && state != "mended" {
-			return nil, fmt.Errorf("pairs.txt, line %d: %q is neither open nor mended", number, state)
+			return nil, fmt.Errorf("pairs.txt, line %d: %q is neither open nor mended", number,
+				state)
 		}
 		checks := strings.Split(strings.TrimSpace(fields[2]), ", ")
 		slices.Sort(checks)

@@ -20,7 +20,8 @@ import (
 // errDiverged says that a run could not be repeated.
 var errDiverged = errors.New("the order of goroutines is not the same each time")
 
-// compare runs each pair twice, the second time with more logging, and compares all switches between goroutines.
+// compare runs each pair twice, the second time with more logging, and compares all switches
+// between goroutines.
 func (o *options) compare(ctx context.Context, folder string) error {
 	program, err := build(ctx, folder)
 	if err != nil {
@@ -71,7 +72,8 @@ func (o *options) twice(ctx context.Context, folder, program string, p pair) (st
 		if again.verbose = i == 1; again.verbose { // what is logged must not change the run
 			again.report = filepath.Join(folder, "report")
 		}
-		again.switches = filepath.Join(folder, fmt.Sprintf("switches-%d-%d-%d", p.seed, p.schedule, i))
+		again.switches = filepath.Join(folder,
+			fmt.Sprintf("switches-%d-%d-%d", p.seed, p.schedule, i))
 		defer func() { _ = os.Remove(again.switches) }()
 		result, err := again.run(ctx, program, p)
 		if err != nil {
@@ -81,18 +83,21 @@ func (o *options) twice(ctx context.Context, folder, program string, p pair) (st
 	}
 	for _, result := range results {
 		if result.Summary == (schedule.Summary{}) { // the run did not finish
-			err := fmt.Errorf("seed %d, schedule %d: %s", p.seed, p.schedule, result.Violations[0].Text)
+			err := fmt.Errorf("seed %d, schedule %d: %s", p.seed, p.schedule,
+				result.Violations[0].Text)
 			return err.Error(), err
 		}
 	}
 	if results[0].Summary == results[1].Summary {
-		return fmt.Sprintf("seed %d, schedule %d: the same %d switches twice, hash %016x", p.seed, p.schedule, results[0].Summary.Switches, results[0].Summary.Hash), nil
+		return fmt.Sprintf("seed %d, schedule %d: the same %d switches twice, hash %016x", p.seed,
+			p.schedule, results[0].Summary.Switches, results[0].Summary.Hash), nil
 	}
 	where, err := firstDifference(program, files)
 	if err != nil {
 		where = err.Error()
 	}
-	return fmt.Sprintf("seed %d, schedule %d: NOT THE SAME:\n%s", p.seed, p.schedule, where), fmt.Errorf("seed %d, schedule %d: %w", p.seed, p.schedule, errDiverged)
+	return fmt.Sprintf("seed %d, schedule %d: NOT THE SAME:\n%s", p.seed, p.schedule, where),
+		fmt.Errorf("seed %d, schedule %d: %w", p.seed, p.schedule, errDiverged)
 }
 
 // firstDifference describes the first switch that differs, with what both goroutines were doing.
@@ -123,7 +128,8 @@ func firstDifference(program string, files [2]string) (string, error) {
 			chunks[i] = chunks[i][:n/size*size]
 		}
 		for offset := 0; ; offset, at = offset+size, at+1 {
-			a, b := chunks[0][offset:min(offset+size, len(chunks[0]))], chunks[1][offset:min(offset+size, len(chunks[1]))]
+			a, b := chunks[0][offset:min(offset+size, len(chunks[0]))],
+				chunks[1][offset:min(offset+size, len(chunks[1]))]
 			if string(a) == string(b) && len(a) > 0 {
 				if offset+size >= len(chunks[0]) && offset+size >= len(chunks[1]) {
 					at++
@@ -134,7 +140,8 @@ func firstDifference(program string, files [2]string) (string, error) {
 			if len(a) == 0 && len(b) == 0 {
 				return "all recorded switches are the same: the runs differ later, or in what they drew after the last", nil
 			}
-			return fmt.Sprintf("switch %d\nfirst run:\n%ssecond run:\n%s", at, describe(symbols, a), describe(symbols, b)), nil
+			return fmt.Sprintf("switch %d\nfirst run:\n%ssecond run:\n%s", at, describe(symbols, a),
+				describe(symbols, b)), nil
 		}
 	}
 }
@@ -168,7 +175,8 @@ func describe(symbols *gosym.Table, encoded []byte) string {
 	}
 	const begin = 946684800 * 1e9 // where virtual time begins: 2000-01-01 in nanoseconds since 1970
 	var b strings.Builder
-	fmt.Fprintf(&b, "\tgoroutine %d after %.6f s, generator at %016x\n", s.Goroutine, (float64(s.Now)-begin)/1e9, s.State)
+	fmt.Fprintf(&b, "\tgoroutine %d after %.6f s, generator at %016x\n", s.Goroutine,
+		(float64(s.Now)-begin)/1e9, s.State)
 	for _, pc := range append([]uint64{s.PC}, s.Frames[:]...) {
 		if file, line, function := symbols.PCToLine(pc); function != nil && pc != 0 {
 			fmt.Fprintf(&b, "\t\t%s\n\t\t\t%s:%d\n", function.Name, file, line)

@@ -32,13 +32,15 @@ func (o *options) pairs() (pairs []pair) {
 	return pairs
 }
 
-// build compiles the simulation, with mutants of the product, into a folder, and returns the binary.
+// build compiles the simulation, with mutants of the product, into a folder, and returns the
+// binary.
 func build(ctx context.Context, folder string, broken ...mutants.Mutant) (string, error) {
 	name, edited := "sim", overlay.New()
 	if err := golib.Add(edited); err != nil {
 		return "", err
 	}
-	if err := mutants.Add(ctx, edited, append(slices.Clone(broken), mutants.NoBootTime())...); err != nil {
+	if err := mutants.Add(ctx, edited,
+		append(slices.Clone(broken), mutants.NoBootTime())...); err != nil {
 		return "", err
 	}
 	for _, m := range broken {
@@ -49,7 +51,8 @@ func build(ctx context.Context, folder string, broken ...mutants.Mutant) (string
 		return "", err
 	}
 	binary := filepath.Join(folder, name+".test")
-	command := exec.CommandContext(ctx, "go", "test", "-c", "-tags", golib.Tag, "-overlay", written, "-o", binary, "holdfast/test/sim")
+	command := exec.CommandContext(ctx, "go", "test", "-c", "-tags", golib.Tag, "-overlay", written,
+		"-o", binary, "holdfast/test/sim")
 	command.Stdout, command.Stderr = os.Stderr, os.Stderr
 	if err := command.Run(); err != nil {
 		return "", fmt.Errorf("build the simulation: %w", err)
@@ -64,9 +67,13 @@ var errEnded = errors.New("the process ended without a result")
 func (o *options) run(ctx context.Context, binary string, p pair) (*sim.Result, error) {
 	limited, cancel := context.WithTimeout(ctx, o.patience)
 	defer cancel()
-	command := exec.CommandContext(limited, binary, "-test.run", "TestSimulatedClustersKeepTheirPromises", "-sim.results", "-sim.first", fmt.Sprint(p.seed), "-sim.seeds", "1",
-		"-sim.schedule", fmt.Sprint(p.schedule), "-sim.duration", o.duration.String(), "-sim.nodes", fmt.Sprint(o.nodes),
-		"-sim.kinds", strings.Join(o.kinds, ","), "-sim.without", strings.Join(o.without, ","), "-sim.switches", o.switches, fmt.Sprintf("-sim.verbose=%t", o.verbose),
+	command := exec.CommandContext(limited, binary, "-test.run",
+		"TestSimulatedClustersKeepTheirPromises", "-sim.results", "-sim.first", fmt.Sprint(p.seed),
+		"-sim.seeds", "1",
+		"-sim.schedule", fmt.Sprint(p.schedule), "-sim.duration", o.duration.String(), "-sim.nodes",
+		fmt.Sprint(o.nodes),
+		"-sim.kinds", strings.Join(o.kinds, ","), "-sim.without", strings.Join(o.without, ","),
+		"-sim.switches", o.switches, fmt.Sprintf("-sim.verbose=%t", o.verbose),
 		"-test.timeout", (o.patience * 9 / 10).String())
 	command.Env = append(os.Environ(), "GOMEMLIMIT=4GiB")
 	if o.report != "" {
@@ -82,10 +89,13 @@ func (o *options) run(ctx context.Context, binary string, p pair) (*sim.Result, 
 		if encoded, ok := strings.CutPrefix(line, "RESULT "); ok {
 			result := &sim.Result{}
 			if err := json.Unmarshal([]byte(encoded), result); err != nil {
-				return nil, fmt.Errorf("the result of seed %d, schedule %d: %w", p.seed, p.schedule, err)
+				return nil, fmt.Errorf("the result of seed %d, schedule %d: %w", p.seed, p.schedule,
+					err)
 			}
-			if failed != nil && len(result.Violations) == 0 { // for instance because goroutines were left over
-				result.Violations = append(result.Violations, history.Violation{Check: "end", Text: firstLines(output.String())})
+			if failed != nil && len(result.Violations) == 0 {
+				// for instance because goroutines were left over
+				result.Violations = append(result.Violations,
+					history.Violation{Check: "end", Text: firstLines(output.String())})
 			}
 			return result, nil
 		}
@@ -93,13 +103,18 @@ func (o *options) run(ctx context.Context, binary string, p pair) (*sim.Result, 
 	text := output.String()
 	if o.report != "" {
 		if err := os.MkdirAll(o.folder(p), 0o755); err == nil {
-			_ = os.WriteFile(filepath.Join(o.folder(p), "output.txt"), []byte(text), 0o600) // the error that matters is in the result
+			// the error that matters is in the result
+			_ = os.WriteFile(filepath.Join(o.folder(p), "output.txt"), []byte(text), 0o600)
 		}
 	}
-	config := sim.Config{Seed: p.seed, Schedule: p.schedule, Duration: o.duration, Nodes: o.nodes, Kinds: o.kinds, Without: o.without}
+	config := sim.Config{
+		Seed: p.seed, Schedule: p.schedule, Duration: o.duration, Nodes: o.nodes,
+		Kinds: o.kinds, Without: o.without,
+	}
 	return &sim.Result{
 		Seed: p.seed, Schedule: p.schedule, Again: config.Again(),
-		Violations: []history.Violation{{Check: "end", Text: errEnded.Error() + ": " + firstLines(text)}},
+		Violations: []history.Violation{{Check: "end", Text: errEnded.Error() + ": " +
+			firstLines(text)}},
 	}, nil
 }
 
@@ -108,8 +123,11 @@ func firstLines(text string) string {
 	return text[:min(len(text), most)]
 }
 
-// runAll runs pairs, as many at a time as there are workers, until all are done or tell returns false. tell gets each result, one at a time.
-func (o *options) runAll(ctx context.Context, binary string, pairs []pair, tell func(*sim.Result) bool) error {
+// runAll runs pairs, as many at a time as there are workers, until all are done or tell returns
+// false. tell gets each result, one at a time.
+func (o *options) runAll(ctx context.Context, binary string, pairs []pair,
+	tell func(*sim.Result) bool,
+) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	next := make(chan pair)

@@ -12,14 +12,15 @@ import (
 	"holdfast/test/sim"
 )
 
-// attempts is how many schedules are tried with a smaller run. What is left out changes the order of goroutines, so the failure may need another
-// schedule.
+// attempts is how many schedules are tried with a smaller run. What is left out changes the order
+// of goroutines, so the failure may need another schedule.
 const attempts = 6
 
 // errNothingFails says that there is nothing to make smaller.
 var errNothingFails = errors.New("none of these runs fails")
 
-// shrink takes the first run that fails, and leaves out faults, clients and virtual time for as long as the same check fails.
+// shrink takes the first run that fails, and leaves out faults, clients and virtual time for as
+// long as the same check fails.
 func (o *options) shrink(ctx context.Context, folder string) error {
 	broken, err := o.wanted()
 	if err != nil {
@@ -49,7 +50,8 @@ func (o *options) shrink(ctx context.Context, folder string) error {
 	s.fails = func(duration time.Duration, without []string) bool {
 		smaller := *o
 		smaller.duration, smaller.without = duration, without
-		found, runs := smaller.failsWithSomeSchedule(ctx, binary, pair{least.Seed, least.Schedule}, check)
+		found, runs := smaller.failsWithSomeSchedule(ctx, binary, pair{least.Seed, least.Schedule},
+			check)
 		if tried += runs; found != nil {
 			least = found
 		}
@@ -63,12 +65,16 @@ func (o *options) shrink(ctx context.Context, folder string) error {
 	s.leaveOut(faults)
 	s.leaveOut(slices.Clone(least.Clients))
 	s.shorten()
-	fmt.Printf("the smallest of %d runs that still fails:\n%s", tried, describeRun(least, &s, check))
+	fmt.Printf("the smallest of %d runs that still fails:\n%s", tried,
+		describeRun(least, &s, check))
 	return ctx.Err()
 }
 
-// failsWithSomeSchedule runs a pair, and other schedules of its seed, and returns the first result that fails in a check, or nil.
-func (o *options) failsWithSomeSchedule(ctx context.Context, binary string, p pair, check string) (found *sim.Result, runs int) {
+// failsWithSomeSchedule runs a pair, and other schedules of its seed, and returns the first result
+// that fails in a check, or nil.
+func (o *options) failsWithSomeSchedule(ctx context.Context, binary string, p pair,
+	check string,
+) (found *sim.Result, runs int) {
 	const apart = 1_000_003 // distance between the numbers of two schedules
 	for from := 0; from < attempts && found == nil && ctx.Err() == nil; from += o.workers {
 		var pairs []pair
@@ -108,13 +114,15 @@ func (s *shrinker) try(duration time.Duration, without []string) bool {
 func (s *shrinker) shorten() {
 	const least = 5 * time.Second
 	for step := s.duration / 2; step >= time.Second; {
-		if shorter := (s.duration - step).Round(time.Second); shorter < least || !s.try(shorter, s.without) {
+		if shorter := (s.duration - step).Round(time.Second); shorter < least ||
+			!s.try(shorter, s.without) {
 			step /= 2
 		}
 	}
 }
 
-// leaveOut leaves out as many of the parts as it can: many at once, then fewer (Zeller and Hildebrandt's ddmin, without its complements).
+// leaveOut leaves out as many of the parts as it can: many at once, then fewer (Zeller and
+// Hildebrandt's ddmin, without its complements).
 func (s *shrinker) leaveOut(parts []string) {
 	for size := len(parts); size >= 1; size /= 2 {
 		for from := 0; from < len(parts); {
@@ -143,6 +151,7 @@ func describeRun(r *sim.Result, s *shrinker, check string) string {
 			fmt.Fprintf(&b, "  fault %d: %s\n", i+1, strings.TrimSpace(fault))
 		}
 	}
-	fmt.Fprintf(&b, "  clients: %s\n  %d nodes, %v; %s\n  again: %s\n", strings.Join(r.Clients, ", "), r.Nodes, s.duration, r.Settings, r.Again)
+	fmt.Fprintf(&b, "  clients: %s\n  %d nodes, %v; %s\n  again: %s\n",
+		strings.Join(r.Clients, ", "), r.Nodes, s.duration, r.Settings, r.Again)
 	return b.String()
 }

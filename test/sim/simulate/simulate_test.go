@@ -18,10 +18,14 @@ import (
 
 func TestShrinkLeavesWhatIsNeeded(t *testing.T) {
 	tried := 0
-	s := shrinker{duration: 2 * time.Minute, fails: func(duration time.Duration, without []string) bool {
-		tried++
-		return duration >= 23*time.Second && !slices.Contains(without, "3") && !slices.Contains(without, "17") && !slices.Contains(without, "writer-0")
-	}}
+	s := shrinker{
+		duration: 2 * time.Minute,
+		fails: func(duration time.Duration, without []string) bool {
+			tried++
+			return duration >= 23*time.Second && !slices.Contains(without, "3") &&
+				!slices.Contains(without, "17") && !slices.Contains(without, "writer-0")
+		},
+	}
 	var faults []string
 	for i := range 30 {
 		faults = append(faults, strconv.Itoa(i+1))
@@ -31,7 +35,8 @@ func TestShrinkLeavesWhatIsNeeded(t *testing.T) {
 	s.leaveOut(slices.Clone(faults))
 	s.leaveOut(slices.Clone(clients))
 	s.shorten()
-	left := slices.DeleteFunc(slices.Concat(faults, clients), func(part string) bool { return slices.Contains(s.without, part) })
+	left := slices.DeleteFunc(slices.Concat(faults, clients),
+		func(part string) bool { return slices.Contains(s.without, part) })
 	if want := []string{"3", "17", "writer-0"}; !slices.Equal(left, want) {
 		t.Errorf("%v are left, not %v", left, want)
 	}
@@ -41,8 +46,13 @@ func TestShrinkLeavesWhatIsNeeded(t *testing.T) {
 	if tried > 100 {
 		t.Errorf("%d runs", tried)
 	}
-	text := describeRun(&sim.Result{Plan: make([]string, 30), Again: "make sim", Violations: []history.Violation{{Check: "other"}, {Check: "fencing", Text: "a\nb"}}}, &s, "fencing")
-	if lines := strings.Count(text, "\n"); lines != 6 || !strings.Contains(text, "fencing: a\n") || !strings.Contains(text, "fault 17") {
+	text := describeRun(&sim.Result{
+		Plan: make([]string, 30), Again: "make sim",
+		Violations: []history.Violation{{Check: "other"}, {Check: "fencing", Text: "a\nb"}},
+	}, &s,
+		"fencing")
+	if lines := strings.Count(text, "\n"); lines != 6 || !strings.Contains(text, "fencing: a\n") ||
+		!strings.Contains(text, "fault 17") {
 		t.Errorf("%d lines:\n%s", lines, text)
 	}
 }
@@ -56,7 +66,9 @@ func TestFirstDifferenceNamesTheFunctions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	here, there := symbols.LookupFunc("holdfast/test/sim/simulate.TestFirstDifferenceNamesTheFunctions"), symbols.LookupFunc("testing.tRunner")
+	here, there := symbols.LookupFunc(
+		"holdfast/test/sim/simulate.TestFirstDifferenceNamesTheFunctions"),
+		symbols.LookupFunc("testing.tRunner")
 	if here == nil || there == nil {
 		t.Fatal("this program has no functions")
 	}
@@ -85,7 +97,9 @@ func TestFirstDifferenceNamesTheFunctions(t *testing.T) {
 		t.Fatal(err)
 	}
 	once, again, _ := strings.Cut(text, "second run:")
-	if !strings.HasPrefix(text, "switch 5000\n") || !strings.Contains(once, "TestFirstDifference") || strings.Contains(once, "tRunner") || !strings.Contains(again, "testing.tRunner") {
+	if !strings.HasPrefix(text, "switch 5000\n") ||
+		!strings.Contains(once, "TestFirstDifference") || strings.Contains(once, "tRunner") ||
+		!strings.Contains(again, "testing.tRunner") {
 		t.Error(text)
 	}
 	same, err := firstDifference(program, [2]string{files[0], files[0]})
@@ -101,9 +115,13 @@ func TestRecordedPairsCanBeRead(t *testing.T) {
 	}
 }
 
-// A run whose only failure is one that pairs.txt lists as open does not count as failed. It counts as failed if it does not show that failure any more.
+// A run whose only failure is one that pairs.txt lists as open does not count as failed. It counts
+// as failed if it does not show that failure any more.
 func TestKnownFindingsAreNoFailures(t *testing.T) {
-	known := map[pair]finding{{1, 2}: {open: true, checks: []string{"fencing"}, name: "x"}, {1, 4}: {open: true, checks: []string{"end"}, name: "y"}}
+	known := map[pair]finding{
+		{1, 2}: {open: true, checks: []string{"fencing"}, name: "x"},
+		{1, 4}: {open: true, checks: []string{"end"}, name: "y"},
+	}
 	result := func(schedule uint64, checks ...string) *sim.Result {
 		r := &sim.Result{Seed: 1, Schedule: schedule}
 		for _, check := range checks {
