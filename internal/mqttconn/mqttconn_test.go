@@ -236,8 +236,9 @@ func TestIdleIsCalledBeforeReadFails(t *testing.T) {
 func TestWritesDuringACoalescingDelayAreSentAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 20 * time.Millisecond
+		never := uint16(0) // no PINGREQ
 		delays := 0
-		conn, far := connected(t, &packets.Properties{},
+		conn, far := connected(t, &packets.Properties{ServerKeepAlive: &never},
 			Receiver{Publish: func(Message) {}, CoalescingDelay: func() time.Duration {
 				if delays++; delays > 1 {
 					return 0
