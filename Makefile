@@ -25,7 +25,7 @@ K8STOOLS    := containernetworking-plugins conntrack iptables iproute2 openssl p
 
 # Fuzz targets, as package:name.
 FUZZ := hlc:FuzzParse resp:FuzzReadRequest resp:FuzzReadReply fsm:FuzzDecodeEntry fsm:FuzzRestore fsm:FuzzFrames fsm:FuzzToken cmd/holdfast:FuzzReadOperations \
-	mqttfront/wire:FuzzParsePayload mqttfront/mosquitto:FuzzReadLog internal/glob:FuzzCompile internal/mqttconn:FuzzParsePublish internal/httpapi:FuzzParseExportedKey
+	mqttfront/wire:FuzzParsePayload mqttfront/mosquitto:FuzzReadLog internal/glob:FuzzCompile internal/mqttconn:FuzzParsePublish internal/server/httpapi:FuzzParseExportedKey
 
 # The simulation: make sim SEEDS=200 DURATION=2m NODES=0 (drawn: 3 or 5) FIRST=1 SCHEDULE=1. A run is a pair of a seed, of what goes wrong,
 # and a schedule, the order in which goroutines run. PAIRS=1 also runs the pairs of all failures that were ever found.

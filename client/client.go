@@ -1,16 +1,23 @@
 // Package client speaks the state store protocol over MQTT 5: Get, Set, Del, VDel, Txn, Keys,
 // Watch, Follow and Lock against a Holdfast cluster, through an MQTT 5 broker.
 //
+//	store, err := client.Connect(ctx, client.Config{Addresses: []string{"mqtt://broker:1883"}})
+//	…
+//	defer store.Close()
+//	version, err := store.Set(ctx, "line-7/recipe", []byte("steel"))
+//	value, version, err := store.Get(ctx, "line-7/recipe")
+//
+//	lock, err := store.Lock(ctx, "line-7/lock", 10*time.Second)
+//	…
+//	// refused as soon as another client has the lock
+//	_, err = store.Set(ctx, "line-7/speed", []byte("140"), client.Fence(lock.Token()))
+//
 // A Client keeps one connection and reconnects by itself. A command that is under way when the
 // connection is lost is sent again, byte for byte, and takes effect once: the store deduplicates
 // it. Only a KEYNOTIFY (it makes or ends a watch) is sent as a new request, with new correlation
 // data: the store must execute it again. A command whose answer does not come in time returns
 // ErrOutcomeUnknown, or ErrNotExecuted if it was not sent. An error of the store is a *ServerError
 // and means that nothing was done.
-//
-// Locks are taken in this order: Lock.unlocking, Client.mu, session.mu. No mutex is held during a
-// call of a function of package mqttconn that locks. Follower.mu is never held together with
-// another lock.
 package client
 
 import (
@@ -73,6 +80,10 @@ type Config struct {
 // Client is a connection to the store. It is safe for concurrent use. Commands of one goroutine
 // take effect in their order.
 type Client struct {
+	// Locks are taken in this order: Lock.unlocking, mu, session.mu. None is held during a call of
+	// a function of package mqttconn that locks. Follower.mu is never held together with another
+	// lock.
+
 	config Config
 	dialer *mqttconn.Dialer
 

@@ -16,7 +16,7 @@ import (
 	"holdfast/cluster"
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
-	"holdfast/internal/node"
+	"holdfast/internal/server/node"
 	"holdfast/mqttfront"
 	"holdfast/mqttfront/embedded"
 )

@@ -1,6 +1,19 @@
 // Package cluster replicates the state machine with Raft: it proposes, reads, leads, joins,
 // snapshots.
 //
+//	config := cluster.DefaultConfig()
+//	config.ID, config.Address, config.Members = "n1.7f3a", "n1:7400", members
+//	node, err := cluster.Open(config, environment, observer)
+//	…
+//	node.Propose(command, tag) // the observer gets the tag back with the result
+//	node.Read(command, tag)    // a GET or SCAN, by read index
+//	node.Flush()               // after the last of a burst
+//	…
+//	result, err := node.Execute(ctx, command) // Propose, and wait
+//	node.View(func(m *fsm.Machine) { … })     // this member's state, which may be old
+//	err = node.Membership().Add(ctx, "n4:7400", true)
+//	err = node.Close(ctx)
+//
 // A Node is one member: a facade over parts that know nothing of it (open.go makes them). self is
 // what the member knows of itself and its raft; commandRouter takes commands while the member
 // leads; leaderLoop begins and ends leaderships. While the member leads, one goroutine (package

@@ -1,6 +1,16 @@
 // Package fsm is the deterministic state machine of the store: log entries in, results and
 // notifications out.
 //
+//	m := fsm.New()
+//	data := fsm.AppendEntry(nil, &fsm.Entry{…, Commands: commands})
+//	outcome, err := m.Apply(index, term, data) // on every replica, in the order of the log
+//	outcome.Results[0]                         // what the first command came to
+//	outcome.Events                             // who is to be notified of which change
+//	result := m.Read(&fsm.Command{Kind: fsm.KindGet, Key: key})
+//	snapshot := m.Snapshot() // may be written while m goes on
+//	err = snapshot.Write(w)
+//	err = other.Restore(r)
+//
 // Every replica applies the same entries in the same order and comes to the same state, byte for
 // byte. So nothing in here reads a clock, a random source, the file system or the network, nothing
 // starts a goroutine, and no decision depends on the order of a Go map. All that the machine knows

@@ -8,7 +8,7 @@
 //	// While the node leads, the cluster calls front.Serve.
 //
 // Every node is connected to the broker by its own session (package session), which shows whether
-// the broker is there. The leader first takes over the publishing connections (package publish), so
+// the broker is there. The leader first takes over the publishing connections (package outbox), so
 // that no earlier leader publishes any more, and then the cluster's session, which brings the
 // requests that are not acknowledged yet. Package wire decodes requests and encodes replies.
 // Package leader executes and answers them. Package mirror keeps retained messages like the state.

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"holdfast/client"
-	"holdfast/internal/settings"
-	"holdfast/internal/trial"
+	"holdfast/internal/server/settings"
+	"holdfast/internal/server/trial"
 )
 
 // Store is a Holdfast that runs until the test ends.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"holdfast/internal/httpapi"
+	"holdfast/internal/server/httpapi"
 	"holdfast/internal/tlsconfig"
 )
 

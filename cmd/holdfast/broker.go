@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/cluster"
-	"holdfast/internal/httpapi"
-	"holdfast/internal/settings"
+	"holdfast/internal/server/httpapi"
+	"holdfast/internal/server/settings"
 	"holdfast/mqttfront/embedded"
 )
 

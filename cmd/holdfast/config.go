@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"holdfast/internal/settings"
+	"holdfast/internal/server/settings"
 )
 
 func newConfig() *cobra.Command {

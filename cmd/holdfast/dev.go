@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"holdfast/internal/settings"
-	"holdfast/internal/trial"
+	"holdfast/internal/server/settings"
+	"holdfast/internal/server/trial"
 )
 
 // devOptions are the flags of `holdfast dev`.

@@ -9,7 +9,7 @@ import (
 
 	"holdfast/cluster"
 	"holdfast/internal/mqttconn"
-	"holdfast/internal/settings"
+	"holdfast/internal/server/settings"
 	"holdfast/internal/tlsconfig"
 	"holdfast/mqttfront"
 	"holdfast/mqttfront/broker"

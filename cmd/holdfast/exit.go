@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"holdfast/client"
-	"holdfast/internal/settings"
+	"holdfast/internal/server/settings"
 )
 
 // Exit codes that scripts can rely on.

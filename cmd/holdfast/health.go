@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"holdfast/internal/settings"
+	"holdfast/internal/server/settings"
 )
 
 // maxHealthBody bounds what is read of an answer, in bytes.

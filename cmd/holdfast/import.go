@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
-	"holdfast/internal/httpapi"
+	"holdfast/internal/server/httpapi"
 )
 
 func newKeysImport() *cobra.Command {

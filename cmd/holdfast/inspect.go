@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"holdfast/internal/httpapi"
+	"holdfast/internal/server/httpapi"
 )
 
 func newKeys() *cobra.Command {

@@ -11,8 +11,8 @@ import (
 
 	"holdfast/cluster"
 	"holdfast/cluster/transport"
-	"holdfast/internal/node"
-	"holdfast/internal/settings"
+	"holdfast/internal/server/node"
+	"holdfast/internal/server/settings"
 	"holdfast/internal/tlsconfig"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"holdfast/internal/logqueue"
-	"holdfast/internal/settings"
+	"holdfast/internal/server/logqueue"
+	"holdfast/internal/server/settings"
 )
 
 // newQueuedLog returns a logger whose lines wait in a queue, so that no reader of the log can stop

@@ -18,7 +18,7 @@ import (
 	"holdfast/cluster"
 	"holdfast/cluster/membership"
 	"holdfast/internal/backoff"
-	"holdfast/internal/httpapi"
+	"holdfast/internal/server/httpapi"
 )
 
 // stepDown transfers the leadership before the node stops. The target is the first voter by name

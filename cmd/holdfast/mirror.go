@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"holdfast/internal/httpapi"
+	"holdfast/internal/server/httpapi"
 )
 
 func newMirror() *cobra.Command {

@@ -19,9 +19,9 @@ import (
 	"holdfast/cluster/membership"
 	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
-	"holdfast/internal/httpapi"
-	"holdfast/internal/node"
-	"holdfast/internal/settings"
+	"holdfast/internal/server/httpapi"
+	"holdfast/internal/server/node"
+	"holdfast/internal/server/settings"
 )
 
 func newRaft() *cobra.Command {

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/fsm"
-	"holdfast/internal/httpapi"
+	"holdfast/internal/server/httpapi"
 )
 
 func newSnapshot() *cobra.Command {

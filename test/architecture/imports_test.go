@@ -117,7 +117,7 @@ func rules() []rule {
 		{"internal/ordered", nil, nil, "a container that everything else is built on"},
 		{"internal/tlsconfig", nil, nil, "certificates know nothing of who uses them"},
 		{
-			"internal/httpapi",
+			"internal/server/httpapi",
 			[]string{
 				"cluster", "cluster/membership", "cluster/peer", "cluster/raftlog", "fsm",
 				"hlc", "internal/glob", "internal/tlsconfig", "mqttfront/mirror",
@@ -240,32 +240,34 @@ func rules() []rule {
 		},
 		{
 			"client/holdfasttest",
-			[]string{"client", "internal/settings", "internal/trial"},
+			[]string{"client", "internal/server/settings", "internal/server/trial"},
 			nil,
 			"other people's tests start the whole product, and know nothing of what it is made of",
 		},
 		{
-			"internal/settings",
+			"internal/server/settings",
 			[]string{"fsm", "internal/glob", "internal/mqttconn", "internal/topics"},
 			[]string{"go.yaml.in/yaml/v3"},
 			"settings are read and checked, and applied by others",
 		},
 		{
-			"internal/node",
+			"internal/server/node",
 			[]string{
 				"cluster", "cluster/offer", "cluster/peer", "cluster/raftlog", "fsm",
-				"internal/audit", "internal/durable", "internal/mqttconn",
+				"internal/server/audit", "internal/durable", "internal/mqttconn",
 				"internal/policy/policyfile",
-				"internal/settings", "mqttfront", "mqttfront/broker", "mqttfront/metrics",
+				"internal/server/settings", "mqttfront", "mqttfront/broker", "mqttfront/metrics",
 			},
 			[]string{"github.com/hashicorp/raft", "github.com/prometheus/client_golang"},
 			"a node is the cluster and the front end, connected: it knows no command line and no HTTP",
 		},
 		{
-			"internal/trial",
+			"internal/server/trial",
 			[]string{
-				"cluster", "cluster/offer", "cluster/peer", "cluster/raftlog", "internal/httpapi",
-				"internal/mqttconn", "internal/node", "internal/settings", "mqttfront",
+				"cluster", "cluster/offer", "cluster/peer", "cluster/raftlog",
+				"internal/server/httpapi",
+				"internal/mqttconn", "internal/server/node", "internal/server/settings",
+				"mqttfront",
 				"mqttfront/embedded", "mqttfront/wire",
 			},
 			[]string{"github.com/hashicorp/raft", "github.com/prometheus/client_golang"},
@@ -286,9 +288,9 @@ func rules() []rule {
 		{"internal/testcert", nil, nil, "certificates for tests know nothing of the product"},
 		{"internal/tcpproxy", nil, nil, "a proxy for tests knows nothing of what passes"},
 		{"internal/testwait", nil, nil, "a wait in tests knows nothing of what it waits for"},
-		{"internal/logqueue", nil, nil, "lines of a log know nothing of what is in them"},
+		{"internal/server/logqueue", nil, nil, "lines of a log know nothing of what is in them"},
 		{
-			"internal/audit",
+			"internal/server/audit",
 			[]string{"fsm"},
 			nil,
 			"what was applied is written down, and nothing else",

@@ -18,7 +18,7 @@ import (
 	policy "k8s.io/api/policy/v1"
 	"sigs.k8s.io/yaml"
 
-	"holdfast/internal/settings"
+	"holdfast/internal/server/settings"
 )
 
 const broker = "broker.addresses={mqtt://mosquitto:1883}"

@@ -8,7 +8,7 @@ import (
 
 	"holdfast/cluster/offer"
 	"holdfast/internal/policy/policyfile"
-	"holdfast/internal/settings"
+	"holdfast/internal/server/settings"
 )
 
 // NewOffer returns the offer of a node with these settings: the replicated settings and the policy

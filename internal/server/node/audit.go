@@ -8,7 +8,7 @@ import (
 	"holdfast/cluster"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
-	"holdfast/internal/audit"
+	"holdfast/internal/server/audit"
 )
 
 // audited is a cluster.Observer that also writes the outcomes of applied entries to the audit log.
