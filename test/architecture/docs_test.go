@@ -83,7 +83,11 @@ func TestDocumentationNamesWhatExists(t *testing.T) {
 func pages(t *testing.T, root string) map[string]string {
 	t.Helper()
 	texts := make(map[string]string)
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "helm/*/*.md"} {
+	for _, pattern := range []string{
+		"*.md", "docs/*.md", "docs/*/*.md", "helm/*/*.md",
+		"*/DESIGN.md",
+		"test/FOUND.md",
+	} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %d pages, %v", pattern, len(found), err)
