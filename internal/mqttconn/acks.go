@@ -67,5 +67,5 @@ func (a *Acks) Done(number uint64) error {
 	if len(a.out) == 0 {
 		return nil
 	}
-	return a.conn.Send(a.out)
+	return a.conn.sendNow(a.out)
 }

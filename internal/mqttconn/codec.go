@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -168,10 +169,22 @@ func peekHeader(r *bufio.Reader, limit int) (header, size int, err error) {
 }
 
 // ReadPacket is paho's ReadPacket with a limit: it checks the size of the whole packet before it
-// allocates anything.
+// allocates anything. An io.EOF means that nothing came, not that a packet is too short for its
+// fields. A DISCONNECT without fields has the reason code 0.
 func ReadPacket(r *bufio.Reader, limit int) (*packets.ControlPacket, error) {
-	if _, _, err := peekHeader(r, limit); err != nil {
+	header, size, err := peekHeader(r, limit)
+	if err != nil {
 		return nil, err
 	}
-	return packets.ReadPacket(r)
+	if first, err := r.Peek(1); err == nil && first[0]>>4 == packets.DISCONNECT && size == header {
+		_, err := r.Discard(size)
+		packet := packets.NewControlPacket(packets.DISCONNECT)
+		packet.Content = &packets.Disconnect{Properties: &packets.Properties{}}
+		return packet, err
+	}
+	packet, err := packets.ReadPacket(r)
+	if errors.Is(err, io.EOF) {
+		return nil, errMalformed
+	}
+	return packet, err
 }

@@ -39,7 +39,7 @@ type Receiver struct {
 }
 
 // FirstID is the first packet id that Publish and Subscribe use. Lower ones are the caller's, who
-// sends with Send.
+// sends with Send, and keeps to the broker's Receive Maximum by itself.
 const FirstID = 1 << 15
 
 // Conn is a connection to a broker. Writes are buffered: a goroutine, the flusher, sends them after
@@ -60,8 +60,6 @@ type Conn struct {
 
 	slots   chan struct{} // one for each message of Publish that may be in flight
 	waiting waiting       // answers that Publish and Subscribe wait for
-
-	writing sync.Mutex // held for one packet
 
 	mu    sync.Mutex
 	more  sync.Cond // the flusher waits for bytes
@@ -150,16 +148,15 @@ func (c *Conn) Err() error {
 	return c.err
 }
 
-// Send writes one encoded packet. It blocks while more than maxBuffered bytes are buffered.
-func (c *Conn) Send(packet []byte) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
+// sendNow writes a small packet without waiting for room: the reader must not wait for a broker
+// that does not read, which may wait for this reader.
+func (c *Conn) sendNow(packet []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.out) > maxBuffered && c.err == nil {
-		c.more.Signal()
-		c.room.Wait() // the packet's lock stays held, so that packets stay in order
-	}
+	return c.appendLocked(packet)
+}
+
+func (c *Conn) appendLocked(packet []byte) error {
 	if c.err != nil {
 		return c.err
 	}
@@ -170,7 +167,19 @@ func (c *Conn) Send(packet []byte) error {
 	return nil
 }
 
+// Send writes one encoded packet. It blocks while more than maxBuffered bytes are buffered.
+func (c *Conn) Send(packet []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.out) > maxBuffered && c.err == nil {
+		c.more.Signal()
+		c.room.Wait()
+	}
+	return c.appendLocked(packet)
+}
+
 func (c *Conn) flush() {
+	defer func() { _ = c.network.Close() }() // wakes the reader; without c.mu: TLS says goodbye
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
@@ -178,7 +187,6 @@ func (c *Conn) flush() {
 			c.more.Wait()
 		}
 		if c.err != nil && (!c.closing || len(c.out) == 0) {
-			_ = c.network.Close() // wakes the reader
 			return
 		}
 		sending := c.out
@@ -243,7 +251,6 @@ func (c *Conn) read() {
 			c.fail(err)
 			return
 		}
-		c.received.Add(1)
 	}
 }
 
@@ -265,6 +272,7 @@ func (c *Conn) nextPacket() error {
 		}
 		c.handling.Store(true)
 		c.receiver.Publish(message)
+		c.received.Add(1) // before the next line: ping must not take this for silence
 		c.handling.Store(false)
 		return nil
 	case packets.PUBACK:
@@ -277,20 +285,23 @@ func (c *Conn) nextPacket() error {
 			return errMalformed
 		}
 		if c.receiver.Puback == nil || !c.receiver.Puback(id, reason) {
-			c.waiting.answer(id, []byte{reason})
+			c.idle()
+			c.waiting.answer(packets.PUBACK, id, []byte{reason})
 		}
+		c.received.Add(1)
 		_, err = c.reader.Discard(size)
 		return err
 	}
 	c.idle()
-	packet, err := packets.ReadPacket(c.reader)
+	packet, err := ReadPacket(c.reader, c.receiver.MaxPacket)
 	if err != nil {
 		return err
 	}
+	c.received.Add(1)
 	switch content := packet.Content.(type) {
 	case *packets.Pingresp:
 	case *packets.Suback:
-		c.waiting.answer(content.PacketID, content.Reasons)
+		c.waiting.answer(packets.SUBACK, content.PacketID, content.Reasons)
 	case *packets.Disconnect:
 		return &ReasonCodeError{Reason: content.ReasonCode, Text: content.Properties.ReasonString}
 	default:
@@ -339,24 +350,16 @@ func (c *Conn) ping() {
 	}
 	ticker := time.NewTicker(c.keepAlive / 2)
 	defer ticker.Stop()
-	var sending sync.WaitGroup
-	defer sending.Wait()
-	var busy atomic.Bool // the last PINGREQ is still being written
 	for {
 		last := c.signsOfLife()
-		if busy.CompareAndSwap(false, true) {
-			sending.Go(func() {
-				defer busy.Store(false)
-				// an error means that the connection has ended
-				_ = c.Send([]byte{packets.PINGREQ << 4, 0})
-			})
-		}
+		// an error means that the connection has ended
+		_ = c.sendNow([]byte{packets.PINGREQ << 4, 0})
 		select {
 		case <-c.done:
 			return
 		case <-ticker.C:
 		}
-		if c.signsOfLife() == last && !c.handling.Load() {
+		if blocked := c.handling.Load(); !blocked && c.signsOfLife() == last {
 			c.fail(ErrSilent)
 			return
 		}

@@ -198,6 +198,26 @@ func TestConnectionSaysWhyItEnded(t *testing.T) {
 			})
 		})
 	}
+	t.Run("DISCONNECT without a reason", func(t *testing.T) {
+		c, broker := connected(t, &packets.Properties{}, Receiver{Publish: func(Message) {}})
+		_, _ = broker.Write([]byte{0xe0, 0})
+		<-c.Done()
+		if closed := (*ReasonCodeError)(nil); !errors.As(c.Err(), &closed) || closed.Reason != 0 {
+			t.Error(c.Err())
+		}
+		_ = broker.Close()
+		c.Close()
+	})
+	t.Run("a packet that is too short", func(t *testing.T) {
+		c, broker := connected(t, &packets.Properties{}, Receiver{Publish: func(Message) {}})
+		_, _ = broker.Write([]byte{0x90, 2, 0x80, 0})
+		<-c.Done()
+		if !errors.Is(c.Err(), errMalformed) {
+			t.Error(c.Err())
+		}
+		_ = broker.Close()
+		c.Close()
+	})
 	t.Run("DISCONNECT", func(t *testing.T) {
 		c, broker := connected(t, &packets.Properties{}, Receiver{Publish: func(Message) {}})
 		_, _ = (&packets.Disconnect{
@@ -269,5 +289,76 @@ func TestCloseEndsABlockedSend(t *testing.T) {
 			t.Error(err)
 		}
 		_ = broker.Close()
+	})
+}
+
+// An answer of another kind than was asked for answers nothing.
+func TestAnswerMustBeOfTheRightKind(t *testing.T) {
+	c, broker := connected(t, &packets.Properties{}, Receiver{Publish: func(Message) {}})
+	go reply(broker, func(packet *packets.ControlPacket) packets.Packet {
+		switch content := packet.Content.(type) {
+		case *packets.Publish:
+			for _, wrong := range [][]byte{
+				// SUBACK without reasons
+				{0x90, 3, byte(content.PacketID >> 8), byte(content.PacketID), 0},
+				{0x40, 2, 0, 9}, // to nothing
+			} {
+				_, _ = broker.Write(wrong)
+			}
+			return &packets.Puback{
+				PacketID: content.PacketID, ReasonCode: 1,
+				Properties: &packets.Properties{},
+			}
+		case *packets.Subscribe:
+			_, _ = broker.Write([]byte{
+				0x40, 2, byte(content.PacketID >> 8),
+				byte(content.PacketID),
+			})
+			return &packets.Suback{
+				PacketID: content.PacketID, Reasons: []byte{0x87},
+				Properties: &packets.Properties{},
+			}
+		}
+		return nil
+	})
+	if reason, err := c.Publish(t.Context(), &Publish{Topic: "t", QoS: 1}); reason != 1 ||
+		err != nil {
+		t.Errorf("reason 0x%02X, %v", reason, err)
+	}
+	if err := c.Subscribe(t.Context(), packets.SubOptions{Topic: "t"}); err == nil {
+		t.Error("a PUBACK grants a subscription")
+	}
+	_ = broker.Close()
+	c.Close()
+}
+
+// A message is acknowledged although a Send waits for room: the broker may not read before it is.
+func TestAcknowledgingDoesNotWaitForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		never := uint16(0)
+		var acks *Acks
+		acknowledged := make(chan error, 1)
+		c, broker := connected(t, &packets.Properties{ServerKeepAlive: &never},
+			Receiver{Publish: func(m Message) {
+				acknowledged <- acks.Done(acks.Arrived(m.PacketID))
+			}})
+		acks = NewAcks(c)
+		go func() {
+			for c.Send(make([]byte, maxBuffered+1)) == nil {
+			}
+		}()
+		synctest.Wait() // it waits for room
+		_, _ = broker.Write(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1}))
+		synctest.Wait()
+		select {
+		case err := <-acknowledged:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("the reader waits for room")
+		}
+		_ = broker.Close()
+		c.Close()
 	})
 }

@@ -18,6 +18,6 @@
 //	  - Publisher is a connection that only publishes, fast, and reports every PUBACK.
 //	  - Dialer tries several addresses in turn.
 //
-// Locks are taken in this order: Acks.mu, Conn.writing, Conn.mu. Publisher.mu is held alone. A
+// Locks are taken in this order: Acks.mu, Conn.mu. Publisher.mu is held alone. A
 // Receiver is called without a lock.
 package mqttconn

@@ -11,6 +11,7 @@ import (
 
 // request is a PUBLISH or SUBSCRIBE that the broker has not answered.
 type request struct {
+	answer   byte        // the type of the packet that answers it
 	answered chan []byte // gets the reason codes; has room for them
 	settled  func()      // called when they come
 }
@@ -24,22 +25,24 @@ type waiting struct {
 }
 
 // begin reserves a packet id.
-func (w *waiting) begin(settled func()) (id uint16, r *request) {
+func (w *waiting) begin(answer byte, settled func()) (id uint16, r *request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for used := true; used; _, used = w.requests[w.last] { // there are more ids than requests
 		w.last = max(FirstID, w.last+1)
 	}
-	r = &request{make(chan []byte, 1), settled}
+	r = &request{answer, make(chan []byte, 1), settled}
 	w.requests[w.last] = r
 	return w.last, r
 }
 
-// answer hands an answer over. It ignores one to no request.
-func (w *waiting) answer(id uint16, reasons []byte) {
+// answer hands an answer over, by the type of its packet. It ignores one to no request.
+func (w *waiting) answer(kind byte, id uint16, reasons []byte) {
 	w.mu.Lock()
 	r, known := w.requests[id]
-	delete(w.requests, id)
+	if known = known && r.answer == kind; known {
+		delete(w.requests, id)
+	}
 	w.mu.Unlock()
 	if known {
 		r.answered <- reasons
@@ -49,11 +52,15 @@ func (w *waiting) answer(id uint16, reasons []byte) {
 
 // call sends a packet and waits for its answer. settled is called if the answer comes, also when
 // that is too late for call.
-func (c *Conn) call(ctx context.Context, settled func(),
+func (c *Conn) call(ctx context.Context, answer byte, settled func(),
 	encode func(id uint16) []byte,
 ) (reasons []byte, err error) {
-	id, r := c.waiting.begin(settled)
-	if err := c.Send(encode(id)); err != nil {
+	id, r := c.waiting.begin(answer, settled)
+	packet := encode(id)
+	if len(packet) > c.maxPacket {
+		return nil, ErrTooLarge
+	}
+	if err := c.sendNow(packet); err != nil {
 		return nil, err
 	}
 	select {
@@ -84,10 +91,11 @@ func (c *Conn) Publish(ctx context.Context, message *Publish) (reason byte, err 
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
-	reasons, err := c.call(ctx, func() { c.slots <- struct{}{} }, func(id uint16) []byte {
-		packet.PacketID = id
-		return AppendPublish(nil, packet)
-	})
+	reasons, err := c.call(ctx, packets.PUBACK, func() { c.slots <- struct{}{} },
+		func(id uint16) []byte {
+			packet.PacketID = id
+			return AppendPublish(nil, packet)
+		})
 	if err != nil {
 		return 0, err
 	}
@@ -115,7 +123,7 @@ func (c *Conn) Subscribe(ctx context.Context, subscriptions ...packets.SubOption
 func (c *Conn) TrySubscribe(ctx context.Context,
 	subscriptions ...packets.SubOptions,
 ) (reasons []byte, err error) {
-	reasons, err = c.call(ctx, func() {}, func(id uint16) []byte {
+	reasons, err = c.call(ctx, packets.SUBACK, func() {}, func(id uint16) []byte {
 		var encoded bytes.Buffer
 		subscribe := packets.Subscribe{
 			PacketID: id, Subscriptions: subscriptions,

@@ -47,6 +47,7 @@ func TestWriteThatMayBeForgottenIsNotExecuted(t *testing.T) {
 		"young":                  {age: 59 * time.Second, executed: true},
 		"young, one second left": {age: 59 * time.Second, left: 1, executed: true},
 		"old":                    {age: 61 * time.Second},
+		"old, waited":            {age: 61 * time.Second, waited: time.Second},
 		"old, one second left":   {age: 61 * time.Second, left: 1},
 		"old, two seconds left":  {age: 61 * time.Second, left: 2, executed: true},
 		"old, waited longer in the socket": {

@@ -118,7 +118,7 @@ const leftWhenExpired = time.Second
 // when the broker sent the write may be over: this node may have been stopped before it read.
 func (r *Request) mayBeForgotten(config *Config) bool {
 	age, waited := r.Arrived.Sub(r.ReceivedAfter), r.Arrived.Sub(r.SentAfter)
-	left := r.Deadline.Sub(r.Arrived) - waited
-	return r.isRemembered() && age > config.MaxAge &&
-		(age > config.MaxUnexpiredAge || left <= leftWhenExpired)
+	young := age <= config.MaxAge || age <= config.MaxUnexpiredAge &&
+		!r.Deadline.IsZero() && r.Deadline.Sub(r.Arrived)-waited > leftWhenExpired
+	return r.isRemembered() && !young
 }

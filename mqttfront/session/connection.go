@@ -79,6 +79,9 @@ func (c *connection) serve(ctx, subscribeCtx context.Context) error {
 	if c.replies.Topic != "" {
 		if err := c.conn.Subscribe(subscribeCtx,
 			packets.SubOptions{Topic: c.replies.Topic, QoS: 1, RetainHandling: 2}); err != nil {
+			if subscribeCtx.Err() != nil || c.conn.Err() != nil {
+				return err // that was no denial
+			}
 			c.sender.set(nil, deniedError{err}) // the session is of use without it
 		} else {
 			c.sender.set(c.conn, nil)
@@ -133,7 +136,9 @@ func (c *connection) probeAcknowledged(ctx context.Context) {
 		c.end(errSubscriptionLost)
 	case unreturned%2 == 0: // a successor is told of 2 s of silence, and would meet the same
 		c.env.Log.Warn("probes do not return: subscribing again", "client", c.clientID)
-		if err := c.subscribe(ctx); err != nil && ctx.Err() == nil {
+		subscribing, cancel := context.WithTimeout(ctx, c.env.Login.Timeout)
+		defer cancel()
+		if err := c.subscribe(subscribing); err != nil && ctx.Err() == nil {
 			c.end(err)
 		}
 	}

@@ -278,7 +278,7 @@ func frontEnd() []Mutant {
 			"leadership transfer", "kill -9"),
 		one("age_ignored", "a write is executed however long ago the broker may have received it",
 			"exactly once", "mqttfront/leader/request.go",
-			"\treturn r.isRemembered() && age > config.MaxAge &&\n\t\t",
+			"\treturn r.isRemembered() && !young",
 			"\treturn false && ").shownBy("stopped until outcomes are forgotten",
 			"replies that the broker does not acknowledge", "kill -9"),
 		one("horizon_returned",
