@@ -38,7 +38,8 @@ type backlog struct {
 	// since. While there are any, one topic is sent at a time.
 	suspects map[topic]struct{}
 	refused  refused
-	answered time.Time // when the broker last answered a topic
+	awaiting map[topic]struct{} // the topics in stage awaitingRetry
+	answered time.Time          // when the broker last answered a topic
 	// answeredSent is the latest entry.sent of all topics that the broker has answered.
 	answeredSent time.Time
 	// touched are the topics whose keys have changed since a comparison began; nil while none is
@@ -68,6 +69,7 @@ func newBacklog() *backlog {
 	return &backlog{
 		wake: make(chan struct{}, 1), recompare: make(chan struct{}, 1),
 		topics: make(map[topic]stage), suspects: make(map[topic]struct{}), refused: newRefused(),
+		awaiting: make(map[topic]struct{}),
 	}
 }
 
@@ -89,6 +91,7 @@ func (b *backlog) markInSync(t topic) {
 	if at, known := b.topics[t]; known &&
 		(at == unseen || at == awaitingRetry && !b.isTouchedLocked(t)) {
 		delete(b.topics, t)
+		delete(b.awaiting, t)
 	}
 }
 
@@ -114,6 +117,7 @@ func (b *backlog) change(t topic) {
 	if b.touched != nil && len(b.touched) < maxTouched {
 		b.touched[t.clone()] = struct{}{}
 	}
+	b.refused.tryNext(t)
 	b.pushLocked(t)
 }
 
@@ -164,7 +168,7 @@ func (b *backlog) pushLocked(t topic) {
 	default:
 		t = t.clone()
 		if b.refused.has(t) || b.refused.isDenied(t) {
-			b.topics[t] = awaitingRetry
+			b.topics[t], b.awaiting[t] = awaitingRetry, struct{}{}
 			return
 		}
 		b.topics[t] = queued
@@ -214,8 +218,7 @@ func (b *backlog) done(sent *entry, accepted bool) {
 			b.pushLocked(sent.topic)
 		}
 	} else {
-		b.refused.last, b.refused.lastAt = sent.topic, now
-		b.refused.add(sent.topic, now)
+		b.refusedLocked(sent.topic, now)
 		if b.refused.has(sent.topic) || changedMeanwhile {
 			b.pushLocked(sent.topic)
 		}
@@ -279,7 +282,8 @@ func (b *backlog) end(suspect bool) {
 	if suspect {
 		b.connectionEndedLocked(time.Now())
 	}
-	b.open, b.inFlightCount, b.queue, b.flight, b.topics = false, 0, nil, nil, make(map[topic]stage)
+	b.open, b.inFlightCount, b.queue, b.flight = false, 0, nil, nil
+	b.topics, b.awaiting = make(map[topic]stage), make(map[topic]struct{})
 }
 
 const (

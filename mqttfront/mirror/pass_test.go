@@ -211,6 +211,7 @@ func TestRefusedClearingIsNotForgotten(t *testing.T) {
 					t.Error("it counts as acknowledged and not retained")
 				}
 			}
+			c.backlog.setComparing(false)
 			c.backlog.dropSynced()
 			c.backlog.retryNow()
 			if e := c.backlog.take(time.Now()); e == nil || e.topic != gone {
@@ -250,6 +251,7 @@ func TestChangeOfARefusedTopicIsNotForgotten(t *testing.T) {
 			c.backlog.push(hot)
 			c.answer(false)
 			compare(c, stateWith(t), func() { c.backlog.change(hot) })
+			c.backlog.setComparing(false)
 			c.backlog.dropSynced()
 			if c.backlog.refusedCount() != 1 {
 				t.Error("it is forgotten")

@@ -3,6 +3,7 @@ package mirror
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -68,14 +69,44 @@ func (r *refused) add(t topic, now time.Time) {
 	}
 }
 
-// endedOn remembers that a connection ended on a topic.
+// endedOn remembers that a connection ended on a topic. One that was only refused makes room for
+// it.
 func (r *refused) endedOn(t topic, now time.Time) {
-	r.add(t, now)
-	if r.has(t) {
-		r.ended = append(slices.DeleteFunc(r.ended,
-			func(other topic) bool { return other == t }), t)
+	if !r.has(t) && len(r.topics) == maxRefused {
+		r.lost = true
+		least := r.leastNeeded()
+		r.forget(func(other topic) bool { return other == least })
 	}
+	r.add(t, now)
+	r.ended = append(slices.DeleteFunc(r.ended, func(other topic) bool { return other == t }), t)
 	r.strikes[t.prefix]++
+}
+
+// tryNext makes a topic on which a connection ended the next to be tried: its key has changed.
+func (r *refused) tryNext(t topic) {
+	if !r.has(t) {
+		return
+	}
+	if i := slices.Index(r.ended, t); i >= 0 {
+		r.ended = slices.Insert(slices.Delete(r.ended, i, i+1), 0, t)
+	}
+}
+
+// leastNeeded returns the topic that is forgotten when there is no room: one on which no connection
+// ended, else the one that was tried last.
+func (r *refused) leastNeeded() topic {
+	if len(r.ended) == maxRefused {
+		return r.ended[maxRefused-1]
+	}
+	ended := make(map[topic]struct{}, len(r.ended))
+	for _, t := range r.ended {
+		ended[t] = struct{}{}
+	}
+	only := slices.DeleteFunc(slices.Collect(maps.Keys(r.topics)), func(t topic) bool {
+		_, is := ended[t]
+		return is
+	})
+	return slices.MaxFunc(only, topic.compare)
 }
 
 // forget forgets the topics for which chosen returns true.
@@ -88,8 +119,10 @@ func (r *refused) forget(chosen func(topic) bool) {
 // the others now.
 func (b *backlog) acceptedLocked(t topic, now time.Time) {
 	r := &b.refused
-	denied := r.isDenied(t)
-	delete(r.strikes, t.prefix)
+	if r.last == t {
+		r.lastAt = time.Time{}
+	}
+	b.liftLocked(t.prefix, 0, now)
 	if r.has(t) {
 		r.forget(func(other topic) bool { return other == t })
 		r.retryAt = now
@@ -98,76 +131,121 @@ func (b *backlog) acceptedLocked(t topic, now time.Time) {
 			signal(b.recompare)
 		}
 	}
+}
+
+// refusedLocked notes that the broker has refused a topic by a PUBACK. It is not one on which the
+// connection ends, unless that happens now. A mirror of which nothing was sent is tried again: one
+// end of the connection more, and nothing of it is sent.
+func (b *backlog) refusedLocked(t topic, now time.Time) {
+	r := &b.refused
+	r.last, r.lastAt = t, now
+	r.add(t, now)
+	r.ended = slices.DeleteFunc(r.ended, func(other topic) bool { return other == t })
+	if r.isDenied(t) {
+		b.liftLocked(t.prefix, maxStrikes-1, now)
+	}
+}
+
+// liftLocked sets the strikes of a mirror, and queues what waits because nothing of it was sent.
+func (b *backlog) liftLocked(prefix string, strikes int, now time.Time) {
+	r := &b.refused
+	denied := r.isDenied(topic{prefix: prefix})
+	if r.strikes[prefix] = strikes; strikes == 0 {
+		delete(r.strikes, prefix)
+	}
 	if denied {
-		for _, other := range b.awaitingLocked(
-			func(other topic) bool { return other.prefix == t.prefix && !r.has(other) }) {
+		for _, other := range b.awaitingLocked(prefix, false) {
 			b.requeueLocked(other, now)
 		}
 	}
 }
 
-// awaitingLocked returns the topics that wait for a retry and are chosen, in order.
-func (b *backlog) awaitingLocked(chosen func(topic) bool) (waiting []topic) {
-	for t, at := range b.topics {
-		if at == awaitingRetry && chosen(t) {
-			waiting = append(waiting, t)
+// awaitingLocked returns the topics that wait for a retry and begin with a prefix, in order: those
+// that the broker has refused, or the others.
+func (b *backlog) awaitingLocked(prefix string, refused bool) (waiting []topic) {
+	if refused {
+		for t := range b.refused.topics {
+			if b.isAwaitingLocked(t) && strings.HasPrefix(t.prefix, prefix) {
+				waiting = append(waiting, t)
+			}
+		}
+	} else {
+		for t := range b.awaiting {
+			if !b.refused.has(t) && strings.HasPrefix(t.prefix, prefix) {
+				waiting = append(waiting, t)
+			}
 		}
 	}
 	slices.SortFunc(waiting, topic.compare)
 	return waiting
 }
 
-// requeueLocked queues a topic that waits for a retry.
-func (b *backlog) requeueLocked(t topic, now time.Time) {
-	b.topics[t] = queued
-	b.queue = append(b.queue, &entry{topic: t, since: now})
+func (b *backlog) isAwaitingLocked(t topic) bool {
+	_, is := b.awaiting[t]
+	return is
 }
 
-// retryLocked queues what is to be tried again.
+// requeueLocked queues a topic that waits for a retry.
+func (b *backlog) requeueLocked(t topic, now time.Time) {
+	delete(b.awaiting, t)
+	b.topics[t] = queued
+	b.queue = append(b.queue, &entry{topic: t, since: now})
+	signal(b.wake)
+}
+
+// retryLocked queues what is to be tried again. While a comparison is under way nothing is due: it
+// may still find what is to be published.
 func (b *backlog) retryLocked(now time.Time) {
 	r := &b.refused
-	if len(r.topics)+len(r.strikes) == 0 || now.Before(r.retryAt) {
-		return
-	}
-	waiting := b.awaitingLocked(func(topic) bool { return true })
-	if len(waiting) == 0 {
-		// after a reconnection the comparison may still find what is to be published
-		r.retryAt = now.Add(step)
+	if len(b.awaiting) == 0 || b.touched != nil || now.Before(r.retryAt) {
 		return
 	}
 	r.retryAt = now.Add(retryInterval)
-	for _, t := range waiting {
+	var first []*entry
+	for _, t := range b.awaitingLocked("", true) {
 		if !r.isDenied(t) && !slices.Contains(r.ended, t) {
-			b.requeueLocked(t, now)
+			delete(b.awaiting, t)
+			b.topics[t] = queued
+			first = append(first, &entry{topic: t, since: b.oldestLocked(now)})
 		}
 	}
-	r.due = b.nextAloneLocked(waiting)
+	// a topic of due may end the connection, and the queue with it
+	b.queue = append(first, b.queue...)
+	r.due = b.nextAloneLocked()
 }
 
-// tryAloneLocked queues the next topic of refused.due, unless there are suspects.
+// oldestLocked returns since when the oldest topic of the queue waits, and now if there is none.
+func (b *backlog) oldestLocked(now time.Time) time.Time {
+	if len(b.queue) > 0 {
+		return b.queue[0].since
+	}
+	return now
+}
+
+// tryAloneLocked queues the next topic of refused.due, unless there are suspects or other topics
+// are tried again.
 func (b *backlog) tryAloneLocked(now time.Time) {
 	due := b.refused.due
-	i := slices.IndexFunc(due, func(t topic) bool { return b.topics[t] == awaitingRetry })
-	if len(b.suspects) > 0 || i < 0 {
+	i := slices.IndexFunc(due, b.isAwaitingLocked)
+	if i < 0 || len(b.suspects) > 0 || len(b.queue) > 0 && b.refused.has(b.queue[0].topic) {
 		return
 	}
 	t := due[i]
 	b.refused.due = slices.Delete(due, i, i+1)
+	delete(b.awaiting, t)
 	b.topics[t], b.suspects[t] = queued, struct{}{}
 	// first: what is before it would be sent alone, too
-	b.queue = slices.Insert(b.queue, 0, &entry{topic: t, since: now})
+	b.queue = slices.Insert(b.queue, 0, &entry{topic: t, since: b.oldestLocked(now)})
 }
 
 // nextAloneLocked chooses, of the topics that wait for a retry, those that are tried although a
 // connection may end on them: one of those on which one did, in turn, and one of each mirror of
 // which nothing is sent, first one that was never tried.
-func (b *backlog) nextAloneLocked(waiting []topic) (chosen []topic) {
+func (b *backlog) nextAloneLocked() (chosen []topic) {
 	r := &b.refused
 	inTurn := func(among func(topic) bool) {
-		i := slices.IndexFunc(r.ended, func(t topic) bool {
-			return b.topics[t] == awaitingRetry &&
-				among(t)
-		})
+		i := slices.IndexFunc(r.ended,
+			func(t topic) bool { return b.isAwaitingLocked(t) && among(t) })
 		if i >= 0 {
 			next := r.ended[i]
 			r.ended = append(slices.Delete(r.ended, i, i+1), next)
@@ -176,32 +254,47 @@ func (b *backlog) nextAloneLocked(waiting []topic) (chosen []topic) {
 	}
 	inTurn(func(t topic) bool { return !r.isDenied(t) })
 	for _, prefix := range slices.Sorted(maps.Keys(r.strikes)) {
-		denied := func(t topic) bool { return t.prefix == prefix && r.isDenied(t) }
-		if i := slices.IndexFunc(waiting,
-			func(t topic) bool { return denied(t) && !r.has(t) }); i >= 0 {
-			chosen = append(chosen, waiting[i])
+		if !r.isDenied(topic{prefix: prefix}) {
+			continue
+		}
+		if untried := b.leastUntriedLocked(prefix); untried != (topic{}) {
+			chosen = append(chosen, untried)
 		} else {
-			inTurn(denied)
+			inTurn(func(t topic) bool { return t.prefix == prefix })
 		}
 	}
 	return chosen
 }
 
+// leastUntriedLocked returns the least topic of a mirror that waits and that the broker has not
+// refused, and the zero topic if there is none.
+func (b *backlog) leastUntriedLocked(prefix string) (least topic) {
+	for t := range b.awaiting {
+		if t.prefix == prefix && !b.refused.has(t) && (least == topic{} || t.compare(least) < 0) {
+			least = t
+		}
+	}
+	return least
+}
+
 // connectionEndedLocked notes that a connection has ended, perhaps because of a topic in flight.
 func (b *backlog) connectionEndedLocked(now time.Time) {
-	if now.Sub(b.refused.lastAt) < blamed {
-		b.refused.endedOn(b.refused.last, now)
-		b.refused.lastAt = time.Time{}
-	}
+	r := &b.refused
+	blame := now.Sub(r.lastAt) < blamed
 	for _, e := range b.flight {
 		switch {
 		case e.done:
 		case e.alone:
-			b.refused.endedOn(e.topic, now)
+			r.endedOn(e.topic, now)
+			blame = false
 		default:
 			b.suspects[e.topic] = struct{}{}
 		}
 	}
+	if blame {
+		r.endedOn(r.last, now)
+	}
+	r.lastAt = time.Time{}
 }
 
 // refusedCount returns how many topics the broker refuses, and how many wait because nothing of
@@ -209,20 +302,20 @@ func (b *backlog) connectionEndedLocked(now time.Time) {
 func (b *backlog) refusedCount() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	waiting := 0
-	for t, at := range b.topics {
-		if at == awaitingRetry && !b.refused.has(t) {
-			waiting++
+	count := len(b.awaiting)
+	for t := range b.refused.topics {
+		if !b.isAwaitingLocked(t) {
+			count++
 		}
 	}
-	return len(b.refused.topics) + waiting
+	return count
 }
 
 // refusedToPublish returns the topics that wait for a retry.
 func (b *backlog) refusedToPublish() []topic {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.awaitingLocked(func(topic) bool { return true })
+	return append(b.awaitingLocked("", true), b.awaitingLocked("", false)...)
 }
 
 // dropSynced forgets the refused topics whose retained message equals the value in the store,

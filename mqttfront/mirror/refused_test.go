@@ -199,6 +199,92 @@ func TestTopicsThatEndConnectionsAreTriedInTurn(t *testing.T) {
 	})
 }
 
+// A topic that ends each connection keeps no topic from being tried again that was only refused.
+func TestRefusedTopicIsTriedBesideOneThatEndsConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBacklog()
+		ends, good := topic{"t/", "ends"}, topic{"u/", "good"}
+		b.push(good)
+		b.done(b.take(time.Now()), false)
+		tried := 0
+		for range 10 {
+			b.push(ends)
+			b.push(good)
+			e := b.take(time.Now())
+			for ; e == nil; e = b.take(time.Now()) {
+				time.Sleep(time.Second)
+			}
+			for ; e != nil; e = b.take(time.Now()) {
+				if e.topic == ends {
+					break
+				}
+				tried++
+				b.done(e, false)
+			}
+			b.end(true)
+			b.begin([]string{"t/", "u/"})
+		}
+		if tried < 3 {
+			t.Errorf("tried %d times", tried)
+		}
+	})
+}
+
+// With a full list of refused topics, one on which connections end is still remembered, and its
+// mirror is not denied for it alone.
+func TestTopicThatEndsConnectionsIsRememberedInAFullList(t *testing.T) {
+	b := newTestBacklog()
+	for i := range maxRefused {
+		b.refused.add(topic{"t/", fmt.Sprint(i)}, time.Now())
+	}
+	ends := topic{"u/", "ends"}
+	b.push(ends)
+	b.take(time.Now())
+	b.end(true) // a suspect
+	b.begin([]string{"t/", "u/"})
+	b.take(time.Now())
+	b.end(true)
+	if !b.refused.has(ends) || len(b.refused.topics) != maxRefused || !b.refused.lost ||
+		b.refused.isDenied(ends) {
+		t.Errorf("remembered: %v of %d, denied: %v", b.refused.has(ends), len(b.refused.topics),
+			b.refused.isDenied(ends))
+	}
+}
+
+// A mirror of which nothing is sent is sent again when the broker refuses its topics by PUBACKs,
+// and does not end the connection any more.
+func TestDeniedMirrorIsLiftedByARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBacklog()
+		connect := func() {
+			b.begin([]string{"t/"})
+			for i := range 100 {
+				b.push(topic{"t/", fmt.Sprint(i)})
+			}
+		}
+		connect()
+		for !b.refused.isDenied(topic{prefix: "t/"}) {
+			b.take(time.Now())
+			b.end(true)
+			connect()
+		}
+		if e := b.take(time.Now()); e != nil {
+			t.Fatalf("%v is sent", e.topic)
+		}
+		time.Sleep(retryInterval)
+		b.done(b.take(time.Now()), false)
+		time.Sleep(time.Minute)
+		sent := 0
+		for e := b.take(time.Now()); e != nil; e = b.take(time.Now()) {
+			sent++
+			b.done(e, true)
+		}
+		if sent < 90 {
+			t.Errorf("%d topics are sent", sent)
+		}
+	})
+}
+
 // A refused topic for which there is no room in the list of refused topics is published when its
 // key changes again.
 func TestRefusedTopicWithoutRoomIsPublishedAgain(t *testing.T) {

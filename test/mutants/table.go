@@ -279,7 +279,7 @@ func frontEnd() []Mutant {
 		one("age_ignored", "a write is executed however long ago the broker may have received it",
 			"exactly once", "mqttfront/leader/request.go",
 			"\treturn r.isRemembered() && !young",
-			"\treturn false && ").shownBy("stopped until outcomes are forgotten",
+			"\treturn false && !young").shownBy("stopped until outcomes are forgotten",
 			"replies that the broker does not acknowledge", "kill -9"),
 		one("horizon_returned",
 			"the horizon is when the last probe was sent that returned, whatever is acknowledged",
