@@ -11,6 +11,8 @@ import (
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // TestDocumentationNamesWhatExists: a test or file that the documentation names exists.
@@ -213,6 +215,25 @@ func TestPagesHaveShortLines(t *testing.T) {
 			}
 			if length := utf8.RuneCountInString(line); length > most {
 				t.Errorf("%s:%d has %d characters", page, i+1, length)
+			}
+		}
+	}
+}
+
+// What the pages show to be pasted is whole: YAML parses, and no line has the commands of several.
+func TestPagesCanBePasted(t *testing.T) {
+	block := regexp.MustCompile("(?s)```yaml\n(.*?)```")
+	for page, text := range pages(t, filepath.Join("..", "..")) {
+		for _, match := range block.FindAllStringSubmatch(text, -1) {
+			var document any
+			if err := yaml.Unmarshal([]byte(match[1]), &document); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+		for i, line := range strings.Split(text, "\n") {
+			if strings.HasPrefix(line, "    kubectl ") && strings.Count(line, "kubectl ") > 1 &&
+				!strings.ContainsAny(line, "&;|$") {
+				t.Errorf("%s:%d has several commands", page, i+1)
 			}
 		}
 	}
