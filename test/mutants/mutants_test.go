@@ -42,6 +42,18 @@ func TestFindNamesWhatIsUnknown(t *testing.T) {
 	}
 }
 
+// The old text of each edit occurs exactly once, also of the mutants that only make test-mutants
+// runs.
+func TestEditsFit(t *testing.T) {
+	for _, m := range ByTests() {
+		t.Run(m.Name, func(t *testing.T) {
+			if _, err := Overlay(t.Context(), t.TempDir(), m.Mutant); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // Each mutant of the list is caught by the test that the list names.
 func TestMutantsAreCaughtByTests(t *testing.T) {
 	if os.Getenv("HOLDFAST_MUTANTS") == "" {
