@@ -147,6 +147,9 @@ func (c *connection) probeAcknowledged(ctx context.Context) {
 // received handles a message. It blocks while Handler.Receive has no room. Then nothing is read,
 // and TCP applies backpressure.
 func (c *connection) received(message mqttconn.Message) {
+	if c.handlerCtx.Err() != nil {
+		return // the connection is being closed: the broker delivers the message again
+	}
 	arrival := Arrival{At: time.Now()}
 	c.status.recordMessage()
 	c.unreturned.Store(0)

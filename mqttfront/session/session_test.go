@@ -371,6 +371,23 @@ func TestMoveToAnotherBrokerIsTold(t *testing.T) {
 	})
 }
 
+// What still comes while a connection is being closed is not handled, and not acknowledged.
+func TestNothingIsHandledAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, handler, _ := newCluster(nil)
+		c, receive := connected(t, s.session)
+		ctx, cancel := context.WithCancel(t.Context())
+		c.handlerCtx = ctx
+		receive(topics.Invoke, nil)
+		cancel()
+		receive(topics.Invoke, nil)
+		if len(handler.arrivals) != 1 || c.acks.Waiting() != 1 {
+			t.Errorf("%d messages are handled, %d wait for their PUBACK", len(handler.arrivals),
+				c.acks.Waiting())
+		}
+	})
+}
+
 // A session is not ready if no probe returns: too little would be known of the age of requests.
 func TestSessionWithoutProbesIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
