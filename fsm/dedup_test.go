@@ -47,7 +47,7 @@ func TestCopyProlongsItsOutcome(t *testing.T) {
 	l.do(set)
 	l.pass(170_000)
 	l.want("a copy within the lifetime", l.do(set), CodeOK, NoError)
-	if !l.m.RemembersFor(set.ID, set.Lifetime) {
+	if !l.m.remembersFor(set.ID, set.Lifetime) {
 		t.Error("not remembered for the lifetime of the copy")
 	}
 	restored, applied := New(), len(l.log)
@@ -56,7 +56,7 @@ func TestCopyProlongsItsOutcome(t *testing.T) {
 	}
 	for _, pass := range []int64{11_500, 160_000, 20_000} {
 		l.pass(pass)
-		if _, _, known := l.m.Remembered(set.ID); known != (pass != 20_000) {
+		if _, _, known := l.m.remembered(set.ID); known != (pass != 20_000) {
 			t.Errorf("%d ms later: remembered %v", pass, known)
 		}
 	}
@@ -170,7 +170,7 @@ func TestSilentRefusalIsRememberedAndUnanswered(t *testing.T) {
 			CodeNoReply, NoError)
 		l.want("a copy of it", l.do(late), CodeNoReply, NoError)
 	}
-	if result, _, known := l.m.Remembered(late.ID); !known || result.Code != CodeNoReply ||
+	if result, _, known := l.m.remembered(late.ID); !known || result.Code != CodeNoReply ||
 		l.get("k").Value != "1" {
 		t.Errorf("%+v, %v, value %q", result, known, l.get("k").Value)
 	}
@@ -265,7 +265,7 @@ func TestRefusalIsRememberedAsTheOutcome(t *testing.T) {
 	}})
 	l.want("a request that is done stays done", l.do(done), CodeOK, NoError)
 	l.want("a rejected one has no effect", l.do(refused), CodeError, ErrorOverloaded)
-	if result, index, ok := l.m.Remembered(refused.ID); !ok || index != 3 || result.Dialect != SDK {
+	if result, index, ok := l.m.remembered(refused.ID); !ok || index != 3 || result.Dialect != SDK {
 		t.Errorf("%+v, %d, %v", result, index, ok)
 	}
 	if l.get("k").Value != "1" {

@@ -79,16 +79,6 @@ func (m *Machine) outcomeFor(command *Command, earlier *dedupEntry) Result {
 	return m.dedup.result(earlier)
 }
 
-// OutcomeFor returns the outcome of a request as a copy of it gets it, and whether one is
-// remembered. The index is that of Remembered.
-func (m *Machine) OutcomeFor(command *Command) (Result, uint64, bool) {
-	earlier, ok := m.dedup.find(command.ID)
-	if !ok {
-		return Result{}, 0, false
-	}
-	return m.outcomeFor(command, &earlier), earlier.index, true
-}
-
 // mayMake reports whether the policy allows a client's write: each operation of a transaction. It
 // looks at nothing else of the request.
 func (m *Machine) mayMake(command *Command) bool {
@@ -152,20 +142,6 @@ func (m *Machine) reject(command *Command) (last Result) {
 
 func overloaded(dialect Dialect) Result {
 	return Result{Code: CodeError, Error: ErrorOverloaded, Dialect: dialect}
-}
-
-// Remembered returns the outcome of a request from the dedup table, and whether it is there. The
-// index is that of the entry that decided it, or of the KindRestore that brought it.
-func (m *Machine) Remembered(id RequestID) (Result, uint64, bool) {
-	earlier, ok := m.dedup.find(id)
-	return m.dedup.result(&earlier), earlier.index, ok
-}
-
-// RemembersFor reports whether the outcome of a request is remembered for at least while more
-// milliseconds of cluster time.
-func (m *Machine) RemembersFor(id RequestID, while int64) bool {
-	earlier, ok := m.dedup.find(id)
-	return ok && earlier.expires >= m.now+while
 }
 
 // write runs a client's write. It makes the checks in the order that the protocol defines.

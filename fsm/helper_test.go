@@ -192,3 +192,27 @@ func (l *testLeader) want(name string, got Result, code Code, err ErrorCode) {
 			got.Error.Text(), code, err.Text())
 	}
 }
+
+// remembered returns the outcome of a request from the dedup table, and whether it is there. The
+// index is that of the entry that decided it, or of the KindRestore that brought it.
+func (m *Machine) remembered(id RequestID) (Result, uint64, bool) {
+	earlier, ok := m.dedup.find(id)
+	return m.dedup.result(&earlier), earlier.index, ok
+}
+
+// remembersFor reports whether the outcome of a request is remembered for at least while more
+// milliseconds of cluster time.
+func (m *Machine) remembersFor(id RequestID, while int64) bool {
+	earlier, ok := m.dedup.find(id)
+	return ok && earlier.expires >= m.now+while
+}
+
+// toldOf returns the remembered outcome of a request as a copy of it gets it. If none is
+// remembered, that is the zero Result.
+func (m *Machine) toldOf(command *Command) Result {
+	earlier, ok := m.dedup.find(command.ID)
+	if !ok {
+		return Result{}
+	}
+	return m.outcomeFor(command, &earlier)
+}

@@ -102,7 +102,7 @@ func TestOutcomesAndWatchesDoNotAgeByARestore(t *testing.T) {
 	if len(l.m.ListWatches("k", "here", WatchInfo{}, 10)) != 1 {
 		t.Error("a watch of the present has ended")
 	}
-	if _, index, known := l.m.Remembered(id); !known || index > l.index {
+	if _, index, known := l.m.remembered(id); !known || index > l.index {
 		t.Errorf("its outcome is of entry %d of %d", index, l.index)
 	}
 	l.do((&WatchInfo{Key: "k", ClientID: "gone"}).EndCommand())
@@ -151,7 +151,7 @@ func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 				old.pass(49_000)
 			}
 			kept := func() bool { return old.get("lock").Code == CodeValue }
-			_, _, remembered := old.m.Remembered(id)
+			_, _, remembered := old.m.remembered(id)
 			if watched := len(old.m.ListWatches("lock", "watcher", WatchInfo{},
 				1)) == 1; kept() != test.kept || remembered != test.kept || watched != test.kept {
 				t.Errorf("the key is there: %v, its outcome: %v, its watch: %v", kept(), remembered,

@@ -251,7 +251,7 @@ func TestOutcomeIsForThoseWhoMayMakeTheRequest(t *testing.T) {
 				copied.Operations = slices.Clone(command.Operations)
 				copied.Principal = client(id)
 				copied.inherit()
-				told, _, _ := l.m.OutcomeFor(&copied)
+				told := l.m.toldOf(&copied)
 				return l.do(copied), told
 			}
 			for _, allowed := range []string{"c", "deputy"} {
@@ -334,7 +334,7 @@ func TestCopyOfATransactionGetsTheSameReplies(t *testing.T) {
 	want := `["value before" "null" "ok" "missing"]`
 	check := func(name string, m *Machine) {
 		t.Helper()
-		again, _, known := m.Remembered(transaction.ID)
+		again, _, known := m.remembered(transaction.ID)
 		if got := fmt.Sprintf("%q", repliesIn(again)); !known || !again.Repeat ||
 			again.Code != CodeReplies || version(again) != version(first) || got != want {
 			t.Errorf("%s: %v %+v", name, known, again)
@@ -358,7 +358,7 @@ func TestCopyOfATransactionGetsTheSameReplies(t *testing.T) {
 		other.do(Command{Kind: KindRestore, Nonce: 9, Offset: uint64(len(taken))}), CodeOK, NoError)
 	check("from a backup", other.m)
 	l.pass(200_000)
-	if _, _, known := l.m.Remembered(transaction.ID); known || l.m.Status().ReplyBytes != 0 ||
+	if _, _, known := l.m.remembered(transaction.ID); known || l.m.Status().ReplyBytes != 0 ||
 		l.m.dedup.replies.byID.Len() != 0 || len(l.m.dedup.replies.others.perClient) != 0 ||
 		len(l.m.dedup.replies.values.perClient) != 0 {
 		t.Error("the replies are remembered beyond the outcome")
@@ -372,7 +372,7 @@ func TestRememberedValuesAreCopies(t *testing.T) {
 	transaction := l.txn(getting("read"))
 	transaction.ID = l.newID()
 	l.do(transaction)
-	again, _, _ := l.m.Remembered(transaction.ID)
+	again, _, _ := l.m.remembered(transaction.ID)
 	if found := l.get("read").Value; again.Replies[0].Value != found ||
 		unsafe.StringData(again.Replies[0].Value) == unsafe.StringData(found) {
 		t.Error("the remembered value is a part of the record")

@@ -183,7 +183,7 @@ func (s *fakeStore) outcome(index uint64, code fsm.Code) *fsm.EntryOutcome {
 }
 
 // commit applies an entry to the machine of a store.
-func commit(t *testing.T, s *fakeStore, entry fsm.Entry) {
+func commit(t *testing.T, s *fakeStore, entry fsm.Entry) *fsm.EntryOutcome {
 	t.Helper()
 	if s.machine.Status().Index == 0 {
 		apply(t, s, &fsm.Entry{Commands: []fsm.Command{{
@@ -192,15 +192,16 @@ func commit(t *testing.T, s *fakeStore, entry fsm.Entry) {
 		}}})
 	}
 	entry.Term, entry.Number = 1, s.machine.Status().Index
-	apply(t, s, &entry)
+	return apply(t, s, &entry)
 }
 
-func apply(t *testing.T, s *fakeStore, entry *fsm.Entry) {
+func apply(t *testing.T, s *fakeStore, entry *fsm.Entry) *fsm.EntryOutcome {
 	t.Helper()
 	outcome, err := s.machine.Apply(s.machine.Status().Index+1, 1, fsm.AppendEntry(nil, entry))
 	if err != nil || outcome.Skipped {
 		t.Fatalf("not applied: %v", err)
 	}
+	return outcome
 }
 
 // now returns the arrival of what the broker received just now.

@@ -132,9 +132,9 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 		t.Fatalf("%+v is proposed", s.proposed)
 	}
 	commit(t, s, fsm.Entry{Commands: s.proposed})
-	if result, _, known := s.machine.Remembered(s.proposed[0].Rejected[0].ID); !known ||
-		result.Error != fsm.ErrorOverloaded {
-		t.Errorf("outcome %+v", result)
+	again := commit(t, s, fsm.Entry{Commands: s.proposed}).Results[0]
+	if !again.Repeat || again.Error != fsm.ErrorOverloaded {
+		t.Errorf("outcome %+v", again)
 	}
 	f.Applied(&fsm.EntryOutcome{
 		Index: 3, Commands: s.proposed,
