@@ -74,14 +74,13 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		deliver: c.deliver, markSent: c.markSent, markUnsent: c.markUnsent,
 		began: time.Now(), wake: make(chan struct{}, 1), watchSyncs: make(map[subject]int),
 	}
-	password, receiveMaximum := c.config.Password, uint16(math.MaxUint16)
-	conn, connack, err := mqttconn.Connect(ctx, network, &packets.Connect{
-		ClientID: c.config.ClientID, CleanStart: true,
-		KeepAlive: uint16(c.config.KeepAlive / time.Second),
-		Username:  c.config.Username, UsernameFlag: c.config.Username != "", Password: password,
-		PasswordFlag: password != nil,
-		Properties:   &packets.Properties{ReceiveMaximum: &receiveMaximum},
-	}, mqttconn.Receiver{
+	login := mqttconn.Login{
+		Username: c.config.Username, Password: func() []byte { return c.config.Password },
+		KeepAlive: c.config.KeepAlive,
+	}
+	connect, receiveMaximum := login.Packet(c.config.ClientID, true), uint16(math.MaxUint16)
+	connect.Properties.ReceiveMaximum = &receiveMaximum
+	conn, connack, err := mqttconn.Connect(ctx, network, connect, mqttconn.Receiver{
 		MaxPacket: maxReceivedPacket, Publish: s.received, Puback: s.acknowledged,
 		CoalescingDelay: c.coalescingDelay,
 	})

@@ -23,15 +23,17 @@ func newDriver(s *settings.Settings, front *mqttfront.Config, dialer *mqttconn.D
 	log *slog.Logger,
 ) (broker.Driver, error) {
 	config := presence.Config{
-		Cluster: s.Cluster.Name, Node: s.Node.ID, Username: front.Username,
-		Password: front.Password,
-		Dialer: &mqttconn.Dialer{
-			Addresses: dialer.Addresses, Renew: dialer.Renew,
-			Timeout: dialer.Timeout,
+		Cluster: s.Cluster.Name, Node: s.Node.ID,
+		Login: mqttconn.Login{
+			Dialer: &mqttconn.Dialer{
+				Addresses: dialer.Addresses, Renew: dialer.Renew,
+				Timeout: dialer.Timeout,
+			},
+			Username: front.Username, Password: front.Password,
+			KeepAlive: front.KeepAlive, Timeout: front.ConnectTimeout,
 		},
 		Wall: cluster.SystemClock().Wall, Boot: rand.Uint64(), Log: log,
-		Trusted:   s.Identity.ClientIDProperty != "",
-		KeepAlive: front.KeepAlive, ConnectTimeout: front.ConnectTimeout,
+		Trusted:       s.Identity.ClientIDProperty != "",
 		SessionExpiry: front.SessionExpiry, Interval: front.ProbeInterval,
 	}
 	switch s.Broker.Driver {

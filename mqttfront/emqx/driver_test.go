@@ -323,12 +323,14 @@ func newDriver(s *standIn, key string) *Driver {
 	config := presence.Config{
 		Cluster: "holdfast", Node: "n1", Wall: func() int64 { return time.Now().UnixMilli() },
 		Boot: 1, Log: slog.New(slog.DiscardHandler),
-		Dialer: &mqttconn.Dialer{
-			Addresses: []mqttconn.Address{{Host: s.address()}},
-			Timeout:   time.Second,
+		Login: mqttconn.Login{
+			Dialer: &mqttconn.Dialer{
+				Addresses: []mqttconn.Address{{Host: s.address()}},
+				Timeout:   time.Second,
+			},
+			KeepAlive: 30 * time.Second, Timeout: 5 * time.Second,
 		},
-		KeepAlive: 30 * time.Second, ConnectTimeout: 5 * time.Second, SessionExpiry: time.Minute,
-		Interval: 100 * time.Millisecond,
+		SessionExpiry: time.Minute, Interval: 100 * time.Millisecond,
 	}
 	return New(config, API{
 		URL: s.api.URL + "/", Key: func() []byte { return []byte(key + "\n") },

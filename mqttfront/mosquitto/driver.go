@@ -34,7 +34,7 @@ type Driver struct {
 
 // New returns a driver.
 func New(config presence.Config) *Driver {
-	d := &Driver{username: config.Username, pending: make(map[string]chan error)}
+	d := &Driver{username: config.Login.Username, pending: make(map[string]chan error)}
 	d.Watcher = presence.New(config, d)
 	return d
 }

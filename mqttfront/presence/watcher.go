@@ -18,11 +18,11 @@ import (
 
 // Config is what a Watcher needs to know.
 type Config struct {
-	Cluster  string // prefix of the client id
-	Node     string
-	Username string
-	Password func() []byte // asked for each connection; nil is a login without one
-	Dialer   *mqttconn.Dialer
+	Cluster string // prefix of the client id
+	Node    string
+	// Login is how it connects. Its Timeout also bounds a subscription and a publication; its
+	// Window is not used.
+	Login mqttconn.Login
 	// Wall returns milliseconds since the Unix epoch. It is called once, so a clock that is set
 	// later changes no time.
 	Wall func() int64
@@ -32,8 +32,6 @@ type Config struct {
 	// Trusted says that the broker adds the publisher's client id to each request.
 	Trusted bool
 
-	KeepAlive      time.Duration // of MQTT; in whole seconds
-	ConnectTimeout time.Duration // bounds an attempt to connect and subscribe
 	// how long the broker keeps the session and its events without a connection; in whole seconds
 	SessionExpiry time.Duration
 	Interval      time.Duration // between two markers (see the package comment)
@@ -90,9 +88,10 @@ func (w *Watcher) topic() string {
 // WatchDisconnects implements broker.Driver. It is called once at a time.
 func (w *Watcher) WatchDisconnects(ctx context.Context, report func(broker.Disconnect)) error {
 	w.ledger.report = report
-	dialing, cancel := context.WithTimeout(ctx, w.config.ConnectTimeout)
+	login := &w.config.Login
+	dialing, cancel := context.WithTimeout(ctx, login.Timeout)
 	defer cancel()
-	network, err := w.config.Dialer.Dial(dialing)
+	network, err := login.Dialer.Dial(dialing)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
@@ -104,7 +103,7 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, report func(broker.Disco
 	conn, connack, err := mqttconn.Connect(dialing, network, s.connect(w.resumable),
 		mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received})
 	if err != nil {
-		w.config.Dialer.Next()
+		login.Dialer.Next()
 		return fmt.Errorf("connect as %s: %w", s.clientID(), err)
 	}
 	s.conn, s.acks = conn, mqttconn.NewAcks(conn)
@@ -114,7 +113,7 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, report func(broker.Disco
 	err = s.serve(ctx, dialing, func() { w.setConn(conn) }, w.Publish)
 	w.setConn(nil)
 	if err != nil && ctx.Err() == nil {
-		w.config.Dialer.Next() // this broker refuses the subscription, or ends its connections
+		login.Dialer.Next() // this broker refuses the subscription, or ends its connections
 	}
 	conn.Close()
 	return err
@@ -135,7 +134,7 @@ func (w *Watcher) Publish(ctx context.Context, topic string, payload []byte) err
 	if conn == nil {
 		return ErrNotConnected
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.config.ConnectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.config.Login.Timeout)
 	defer cancel()
 	reason, err := conn.Publish(ctx, &mqttconn.Publish{Topic: topic, QoS: 1, Payload: payload})
 	if err == nil && reason >= 0x80 {
@@ -161,19 +160,10 @@ func (s *session) clientID() string {
 }
 
 func (s *session) connect(resume bool) *packets.Connect {
-	config := s.config
-	var password []byte
-	if config.Password != nil {
-		password = config.Password()
-	}
-	age, receive := uint32(config.SessionExpiry/time.Second), uint16(65535)
-	return &packets.Connect{
-		ClientID: s.clientID(), CleanStart: !resume,
-		KeepAlive: uint16(config.KeepAlive / time.Second),
-		Username:  config.Username, UsernameFlag: config.Username != "", Password: password,
-		PasswordFlag: password != nil,
-		Properties:   &packets.Properties{SessionExpiryInterval: &age, ReceiveMaximum: &receive},
-	}
+	age, receive := uint32(s.config.SessionExpiry/time.Second), uint16(65535)
+	connect := s.config.Login.Packet(s.clientID(), !resume)
+	connect.Properties.SessionExpiryInterval, connect.Properties.ReceiveMaximum = &age, &receive
+	return connect
 }
 
 // serve subscribes, calls subscribed, and publishes markers until the connection or the context

@@ -46,10 +46,12 @@ func TestWatcherTriesTheNextBrokerAfterARefusedSubscription(t *testing.T) {
 	}
 	dialer := &mqttconn.Dialer{Addresses: addresses, Timeout: 10 * time.Second}
 	w := New(Config{
-		Cluster: "c", Node: "n1", Dialer: dialer, Wall: func() int64 { return 0 },
-		Log:       slog.New(slog.DiscardHandler),
-		KeepAlive: 10 * time.Second, ConnectTimeout: 10 * time.Second, SessionExpiry: time.Minute,
-		Interval: time.Second,
+		Cluster: "c", Node: "n1", Wall: func() int64 { return 0 },
+		Login: mqttconn.Login{
+			Dialer: dialer, KeepAlive: 10 * time.Second, Timeout: 10 * time.Second,
+		},
+		Log:           slog.New(slog.DiscardHandler),
+		SessionExpiry: time.Minute, Interval: time.Second,
 	}, source{})
 	if err := w.WatchDisconnects(t.Context(), func(broker.Disconnect) {}); err == nil {
 		t.Fatal("the subscription was accepted")
