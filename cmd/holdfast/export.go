@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"holdfast/internal/backoff"
 	"holdfast/internal/server/httpapi"
 )
 
@@ -135,10 +136,8 @@ func (e *exporting) retry(ctx context.Context, ask func() error) error {
 		if !errors.Is(err, errUnavailable) || time.Now().After(deadline) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Pause(ctx, 200*time.Millisecond) {
 			return context.Cause(ctx)
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }

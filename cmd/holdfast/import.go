@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
+	"holdfast/internal/backoff"
 	"holdfast/internal/server/httpapi"
 )
 
@@ -268,10 +269,8 @@ func (i *importing) storeLine(ctx context.Context, store *client.Client, line *i
 		if !errors.Is(err, client.ErrOverloaded) || time.Now().After(deadline) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Pause(ctx, 200*time.Millisecond) {
 			return context.Cause(ctx)
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }

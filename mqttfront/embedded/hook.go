@@ -18,7 +18,8 @@ import (
 //
 // For each connection mochi calls, on the goroutine that reads from it:
 //
-//	OnConnect, OnConnectAuthenticate, OnSessionEstablish, [CONNACK, resend], OnSessionEstablished, [packets], OnDisconnect
+//	OnConnect, OnConnectAuthenticate, OnSessionEstablish, [CONNACK, resend],
+//	OnSessionEstablished, [packets], OnDisconnect
 //
 // It stops after the first step that fails. The listener calls ended when that goroutine is done
 // with the connection, after whichever step.

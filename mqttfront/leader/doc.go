@@ -18,8 +18,9 @@
 //
 //	executing    the store has its command or its read
 //	shedding     the store has its refusal as overload
-//	refusing     the store has its refusal, because it must not take effect any more: it expired, or it is so old that its
-//	             outcome may be forgotten. If the log has an outcome of it, that is the reply
+//	refusing     the store has its refusal, because it must not take effect any more: it expired,
+//	             or it is so old that its outcome may be forgotten. If the log has an outcome of
+//	             it, that is the reply
 //	delivering   its reply is on its way to the broker
 //	done
 //
@@ -27,6 +28,6 @@
 // leader, in each client's order, and the log's dedup table has the outcome of what was executed.
 //
 // Leader.mu guards a Leader and its requests. Locks are taken in this order: the store's state
-// (View), Leader.mu, then one of the store's queues, the locks of package publish, or the
+// (View), Leader.mu, then one of the store's queues, the locks of package outbox, or the
 // acknowledgements of a session. A name that ends in Locked says that Leader.mu must be held.
 package leader

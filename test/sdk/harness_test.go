@@ -32,7 +32,8 @@ const (
 
 // broker returns the host and port of HOLDFAST_BROKER. The tests read this environment:
 //
-//	HOLDFAST_BROKER     mqtt://host:port, mqtts://host:port or host:port; when empty, TestMain starts `holdfast dev`
+//	HOLDFAST_BROKER     mqtt://host:port, mqtts://host:port or host:port; when empty, TestMain
+//	                    starts `holdfast dev`
 //	HOLDFAST_CA         file of the authority that has signed the certificate of a broker with TLS
 //	HOLDFAST_USERNAME, HOLDFAST_PASSWORD
 //	                    the login, when there is one
@@ -40,8 +41,9 @@ const (
 //	                    what client ids begin with, for brokers that tie them to user names
 //	HOLDFAST_SUBSCRIBE  1: the harness subscribes to the notification topic on the SDK's behalf
 //	                    (the SDK never does); for brokers without implicit delivery
-//	HOLDFAST_REPEATS    1: the leader has changed or may change, and the store may repeat the latest notifications
-//	                    (at least once). TestMain sets it when the product that it started logs the end of a leadership
+//	HOLDFAST_REPEATS    1: the leader has changed or may change, and the store may repeat the
+//	                    latest notifications (at least once). TestMain sets it when the product
+//	                    that it started logs the end of a leadership
 //	HOLDFAST_TIMEOUT    limit for each single test, default 60s
 func broker(t *testing.T) (string, uint16) {
 	t.Helper()

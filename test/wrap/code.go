@@ -28,9 +28,7 @@ func (l *line) withoutComment(last int) []string {
 	comment := l.tokens[last].text
 	code := strings.TrimRight(l.text[:l.tokens[last].at], " \t")
 	switch l.tokens[last-1].token {
-	case token.LBRACE, token.LPAREN:
-		return []string{code, l.indent() + "\t" + comment}
-	case token.COLON:
+	case token.LBRACE, token.LPAREN, token.COLON:
 		return []string{code, l.indent() + "\t" + comment}
 	default:
 		return []string{l.indent() + comment, code}
