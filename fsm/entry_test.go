@@ -35,8 +35,8 @@ func fullEntry(t testing.TB) *Entry {
 	}
 	settings := Settings{
 		Dialect: DialectRuleSDK, CaseInsensitive: true, WatchTTL: 21, NotificationExpiry: 22,
-		Policy:  rules,
-		Limits:  Limits{31, 32, 33, 34, 35, 36, 37, 40, 41, 38, 39},
+		TotalBytesAuto: true, Policy: rules,
+		Limits:  Limits{31, 32, 33, 34, 35, 36, 37, 42, 43, 40, 41, 38, 39},
 		Mirrors: []Mirror{{Keys: "k*", Topic: "t/"}},
 	}
 	return &Entry{

@@ -155,13 +155,16 @@ func (m *Machine) write(position int, command *Command, storageLow bool, outcome
 	switch command.Kind {
 	case KindSet, KindDel, KindVDel:
 		found := m.checkKey(position, command, outcome, result)
-		switch {
-		case result.Code != CodeNone:
-		case m.exceedsQuota(growthOf(command, found), storageLow):
-			result.fail(ErrorQuota)
-		default:
-			m.change(position, command, found, outcome, result)
+		if result.Code != CodeNone {
+			return
 		}
+		var g growth
+		g.add(command, found)
+		if m.exceedsQuota(&g, command.owner(), storageLow) {
+			result.fail(ErrorQuota)
+			return
+		}
+		m.change(position, command, found, outcome, result)
 	case KindTxn:
 		m.transact(position, command, storageLow, outcome)
 	case KindKeyNotify:
@@ -289,10 +292,11 @@ func (m *Machine) set(position int, command *Command, found *record, outcome *En
 ) {
 	version := m.clock.Receive(command.Timestamp, m.wall)
 	stored := m.values.set(found, command.Key, command.Value, version, m.deadline(command.TTL),
-		m.token(command, found))
+		m.values.owners.holding(command.owner(), command.Token, found))
 	m.mixIntoStateHash('S', xxhash.Sum64String(stored.data), uint64(stored.keySize),
 		uint64(stored.deadline),
-		uint64(command.Token.Wall), command.Token.Counter, xxhash.Sum64String(command.Token.NodeID))
+		uint64(command.Token.Wall), command.Token.Counter, xxhash.Sum64String(command.Token.NodeID),
+		xxhash.Sum64String(stored.holding.owned.Name))
 	m.emitEvent(outcome, position, stored, false)
 	result.Code, result.version, result.hasVersion = CodeOK, version, true
 }
@@ -330,50 +334,49 @@ func (m *Machine) deadline(ttl int64) int64 {
 	return m.now + min(ttl+1, noDeadline-1-m.now)
 }
 
-// token returns the key's fencing token after a SET.
-func (m *Machine) token(command *Command, found *record) *hlc.Timestamp {
-	switch {
-	case command.Token.IsZero():
-		return nil // fence refuses this if the key has a token
-	case found != nil && found.token != nil && *found.token == command.Token:
-		return found.token
-	}
-	token := command.Token
-	if token.NodeID == hlc.StoreNodeID {
-		token.NodeID = hlc.StoreNodeID // share the constant's memory
-	}
-	return &token
-}
-
-// growth is by how much a change makes the state larger; negative if it makes it smaller.
+// growth is by how much changes of one client make the state, and what the client owns, larger;
+// negative if they make it smaller.
 type growth struct {
-	keys  int64
-	bytes int64 // of keys and values
+	keys, bytes           int64 // bytes are of keys and values
+	ownedKeys, ownedBytes int64
 }
 
-// growthOf returns the growth by a SET, DEL or VDEL. found is the record of the key, or nil if
-// there is none.
-func growthOf(command *Command, found *record) (g growth) {
+// add adds the growth by a SET, DEL or VDEL. found is the record of the key, or nil if there is
+// none.
+func (g *growth) add(command *Command, found *record) {
 	if found != nil {
-		g = growth{keys: -1, bytes: -int64(len(found.data))}
+		size := int64(len(found.data))
+		g.keys, g.bytes = g.keys-1, g.bytes-size
+		if found.holding.owned.Owner == command.owner() {
+			g.ownedKeys, g.ownedBytes = g.ownedKeys-1, g.ownedBytes-size
+		}
 	}
 	if command.Kind == KindSet {
-		g.keys++
-		g.bytes += int64(len(command.Key) + len(command.Value))
+		size := int64(len(command.Key) + len(command.Value))
+		g.keys, g.bytes = g.keys+1, g.bytes+size
+		g.ownedKeys, g.ownedBytes = g.ownedKeys+1, g.ownedBytes+size
 	}
-	return g
 }
 
-// exceedsQuota reports whether a change must be refused: it adds keys or bytes, and a limit would
-// be exceeded or a member's disk is nearly full.
-func (m *Machine) exceedsQuota(g growth, storageLow bool) bool {
+// exceedsQuota reports whether changes must be refused: they add keys or bytes, and a limit on all
+// or on those of one owner would be exceeded, or a member's disk is nearly full. A limit of 0 is
+// none.
+func (m *Machine) exceedsQuota(g *growth, owner Owner, storageLow bool) bool {
+	exceeds := func(used, added, limit int64) bool {
+		return added > 0 && limit > 0 && used+added > limit
+	}
 	limits := &m.settings.Limits
-	if g.keys <= 0 && g.bytes <= 0 {
+	if exceeds(int64(m.values.len()), g.keys, limits.Keys) ||
+		exceeds(m.values.bytes, g.bytes, limits.TotalBytes) ||
+		storageLow && (g.keys > 0 || g.bytes > 0) {
+		return true
+	}
+	if limits.KeysPerClient == 0 && limits.BytesPerClient == 0 {
 		return false
 	}
-	return storageLow ||
-		(g.keys > 0 && limits.Keys > 0 && int64(m.values.len())+g.keys > limits.Keys) ||
-		(g.bytes > 0 && limits.TotalBytes > 0 && m.values.bytes+g.bytes > limits.TotalBytes)
+	its := m.values.owners.of(owner)
+	return exceeds(its.keys, g.ownedKeys, limits.KeysPerClient) ||
+		exceeds(its.bytes, g.ownedBytes, limits.BytesPerClient)
 }
 
 func (m *Machine) configure(command *Command) {
@@ -406,13 +409,13 @@ func (m *Machine) fence(token *hlc.Timestamp, found *record, present bool) Error
 	if token.TooFarAhead(m.wall) {
 		return ErrorTokenSkew
 	}
-	if !present || found.token == nil {
+	if !present || found.holding.token.IsZero() {
 		return NoError
 	}
 	if token.IsZero() {
 		return ErrorTokenRequired
 	}
-	if token.Before(*found.token) {
+	if token.Before(found.holding.token) {
 		return ErrorTokenLower
 	}
 	return NoError

@@ -37,7 +37,7 @@ func (m *Machine) Export(pattern *glob.Pattern, after string) (keys []KeyInfo, n
 func (m *Machine) infoWithoutWatchers(r *record) KeyInfo {
 	info := KeyInfo{
 		Key: r.key(), Value: r.value(), Version: r.version().Timestamp(hlc.StoreNodeID),
-		Token: r.token, TTL: -1,
+		Token: r.token(), TTL: -1,
 	}
 	if r.deadline != noDeadline {
 		info.TTL = r.deadline - m.now

@@ -117,16 +117,16 @@ func appendRecord(b []byte, record *record) []byte {
 	if record.deadline != noDeadline {
 		b = appendUint(b, 5, uint64(record.deadline)+1) // 0 is no deadline
 	}
-	if record.token != nil {
-		b = appendTimestamp(b, 6, record.token)
-	}
-	return b
+	b = appendTimestamp(b, 6, &record.holding.token)
+	b = appendBytes(b, 7, record.holding.owned.Name)
+	return appendBool(b, 8, record.holding.owned.IsUser)
 }
 
 func (m *Machine) readRecord(r *reader) {
 	var key, value []byte
 	var version hlc.Clock
-	var token *hlc.Timestamp
+	var token hlc.Timestamp
+	var owner Owner
 	deadline := int64(noDeadline)
 	for r.next() {
 		switch r.field {
@@ -141,13 +141,17 @@ func (m *Machine) readRecord(r *reader) {
 		case 5:
 			deadline = r.int() - 1
 		case 6:
-			t := r.timestamp()
-			token = &t
+			token = r.timestamp()
+		case 7:
+			owner.Name = r.string()
+		case 8:
+			owner.IsUser = r.bool()
 		default:
 			r.unknown("Value")
 		}
 	}
-	added := newRecord(key, value, version, deadline, token)
+	added := newRecord(key, value, version, deadline,
+		m.values.owners.holding(owner, token, nil))
 	if last, ok := m.values.byKey.Max(); r.err == nil && ok && last.key() >= added.key() {
 		r.fail(fmt.Errorf("%w: keys out of order", ErrDamaged))
 	}

@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ type model struct {
 	keys           map[string]modelValue
 	watching       map[modelWatch]bool
 	done           map[RequestID]modelDone
+	share          int // how many keys a client may have
 }
 
 type modelWatch struct {
@@ -51,6 +53,7 @@ type modelValue struct {
 	version  string
 	deadline int64 // 0: none
 	token    *hlc.Timestamp
+	owner    string
 }
 
 type modelDone struct {
@@ -178,7 +181,13 @@ func (m *model) run(c *Command, told *[]string) string {
 		v.value != string(c.Expected)) {
 		return "not applied " + v.version
 	}
-	next := modelValue{value: string(c.Value), version: m.nextVersion(c.Timestamp)}
+	owner := ownerOf(c)
+	if m.owned(owner) >= m.share && (!exists || v.owner != owner) {
+		return "err " + ErrorQuota.Text()
+	}
+	next := modelValue{
+		value: string(c.Value), version: m.nextVersion(c.Timestamp), owner: owner,
+	}
 	if c.TTL > 0 {
 		next.deadline = m.now + c.TTL + 1
 	}
@@ -189,6 +198,23 @@ func (m *model) run(c *Command, told *[]string) string {
 	m.keys[key] = next
 	m.notify(told, key, "set "+next.value, next.version)
 	return "ok " + next.version
+}
+
+func ownerOf(c *Command) string {
+	if c.Principal.Username != "" {
+		return c.Principal.Username + "/"
+	}
+	return "/" + c.Principal.ClientID
+}
+
+// owned counts the keys of an owner.
+func (m *model) owned(owner string) (count int) {
+	for _, v := range m.keys {
+		if v.owner == owner {
+			count++
+		}
+	}
+	return count
 }
 
 // transact checks each operation against the state before the transaction. If none is refused and
@@ -211,8 +237,7 @@ func (m *model) transact(c *Command, told *[]string) string {
 	}
 	unmet := ""
 	for i := range c.Operations {
-		trial := *m
-		trial.keys = maps.Clone(m.keys)
+		trial := m.trial()
 		switch reply := trial.run(&c.Operations[i], new([]string)); {
 		case strings.HasPrefix(reply, "err"):
 			return reply
@@ -223,6 +248,16 @@ func (m *model) transact(c *Command, told *[]string) string {
 	if unmet != "" {
 		return unmet
 	}
+	after := m.trial()
+	for i := range c.Operations {
+		after.run(&c.Operations[i], new([]string))
+	}
+	if count := after.owned(ownerOf(c)); count > m.share && count > m.owned(ownerOf(c)) {
+		return "err " + ErrorQuota.Text()
+	}
+	share := m.share
+	m.share = math.MaxInt // an operation may need the room that a later one makes
+	defer func() { m.share = share }()
 	var replies, last []string
 	for i := range c.Operations {
 		reply := m.run(&c.Operations[i], told)
@@ -236,6 +271,13 @@ func (m *model) transact(c *Command, told *[]string) string {
 		replies = append(replies, word)
 	}
 	return strings.Join(append([]string{fmt.Sprintf("replies %q", replies)}, last...), " ")
+}
+
+// trial returns a copy of the model without shares. What is run on it is not to change m.
+func (m *model) trial() *model {
+	trial := *m
+	trial.keys, trial.share = maps.Clone(m.keys), math.MaxInt
+	return &trial
 }
 
 func (m *model) nextVersion(t hlc.Timestamp) string {
@@ -317,6 +359,9 @@ func drawOf(t *rapid.T, wall int64, kinds ...Kind) Command {
 		c.Pattern, c.Key = true,
 			[]byte(rapid.SampledFrom([]string{"*", "x", "[xy]", "z*"}).Draw(t, "pattern"))
 	}
+	if rapid.Bool().Draw(t, "has user") {
+		c.Principal.Username = rapid.SampledFrom([]string{"a", "u"}).Draw(t, "user")
+	}
 	if n := rapid.ByteRange(0, 40).Draw(t, "id"); n < 20 {
 		c.ID[0], c.ID[15] = n, 1
 	}
@@ -363,9 +408,11 @@ func TestMachineAgreesWithTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &model{
 			keys: map[string]modelValue{}, watching: map[modelWatch]bool{},
-			done: map[RequestID]modelDone{},
+			done: map[RequestID]modelDone{}, share: rapid.IntRange(1, 4).Draw(rt, "share"),
 		}
 		l := newLeader(rt)
+		l.configure(func(s *Settings) { s.Limits.KeysPerClient = int64(m.share) })
+		m.wall = l.wall
 		for range rapid.IntRange(1, 40).Draw(rt, "entries") {
 			if rapid.IntRange(0, 15).Draw(rt, "leader") == 0 {
 				m.leaderStart = m.now
@@ -404,6 +451,15 @@ func TestMachineAgreesWithTheModel(t *testing.T) {
 			if fmt.Sprint(got) != fmt.Sprint(want) || fmt.Sprint(told) != fmt.Sprint(wantTold) {
 				rt.Fatalf("results\n got %q\nwant %q\ntold\n got %q\nwant %q", got, want, told,
 					wantTold)
+			}
+		}
+		for _, its := range l.m.ListOwners(10) {
+			name := "/" + its.Name
+			if its.IsUser {
+				name = its.Name + "/"
+			}
+			if m.owned(name) != int(its.Keys) {
+				rt.Fatalf("%s has %d keys, want %d", name, its.Keys, m.owned(name))
 			}
 		}
 		if len(m.keys) != l.m.Status().Keys || len(m.watching) != l.m.Status().Watches ||

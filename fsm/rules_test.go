@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -391,6 +392,60 @@ func TestQuotasAreEnforced(t *testing.T) {
 	l.want("low storage: growing", low.Results[0], CodeError, ErrorQuota)
 	l.want("low storage: renewing", low.Results[1], CodeOK, NoError)
 	l.want("low storage: deleting", low.Results[2], CodeDeleted, NoError)
+}
+
+// A client that has its share of the keys or bytes gets no more, and others do. A key counts for
+// who wrote it last: the user, if the broker says who that is. A restored machine counts the same.
+func TestClientWithItsShareOfTheStoreGetsNoMore(t *testing.T) {
+	l := newLeader(t)
+	l.configure(func(s *Settings) { s.Limits.KeysPerClient, s.Limits.BytesPerClient = 2, 20 })
+	set := func(client, user, key, value string) Command {
+		c := l.set(key, value)
+		c.Principal = policy.Principal{ClientID: client, Username: user}
+		return c
+	}
+	l.want("first", l.do(set("greedy", "", "a", "1")), CodeOK, NoError)
+	l.want("second", l.do(set("greedy", "", "b", "1")), CodeOK, NoError)
+	l.want("third key", l.do(set("greedy", "", "c", "1")), CodeError, ErrorQuota)
+	l.want("another's key", l.do(set("modest", "", "c", "1")), CodeOK, NoError)
+	l.want("taking it over", l.do(set("greedy", "", "c", "1")), CodeError, ErrorQuota)
+	l.want("too many bytes", l.do(set("greedy", "", "a", strings.Repeat("x", 18))),
+		CodeError, ErrorQuota)
+	l.want("as many as there may be", l.do(set("greedy", "", "a", strings.Repeat("x", 17))),
+		CodeOK, NoError)
+	l.want("a user of that name", l.do(set("x", "greedy", "d", "1")), CodeOK, NoError)
+	l.want("and all ids of the user", l.do(set("y", "greedy", "e", "1")), CodeOK, NoError)
+	l.want("count together", l.do(set("z", "greedy", "f", "1")), CodeError, ErrorQuota)
+	l.want("handed over", l.do(set("modest", "", "a", "1")), CodeOK, NoError)
+	l.want("room again", l.do(set("greedy", "", "f", "1")), CodeOK, NoError)
+	transaction := func(operations ...Command) Command {
+		c := Command{
+			Kind: KindTxn, Principal: policy.Principal{ClientID: "greedy"},
+			Operations: operations, Timestamp: stamp(l.wall),
+		}
+		c.inherit()
+		return c
+	}
+	l.want("a transaction that trades", l.do(transaction(del("f"), l.set("g", "1"))),
+		CodeReplies, NoError)
+	l.want("one that adds", l.do(transaction(del("none"), l.set("h", "1"))), CodeError, ErrorQuota)
+	want := []OwnerInfo{
+		{Owner{"greedy", false}, 2, 4},
+		{Owner{"greedy", true}, 2, 4},
+		{Owner{"modest", false}, 2, 4},
+	}
+	restored := New()
+	if err := restored.Restore(bytes.NewReader(l.snapshot())); err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range map[string]*Machine{"machine": l.m, "restored": restored} {
+		if found := m.ListOwners(10); !slices.Equal(found, want) {
+			t.Errorf("%s: %v, want %v", name, found, want)
+		}
+	}
+	if first := l.m.ListOwners(1); len(first) != 1 || first[0] != want[0] {
+		t.Errorf("the largest is %v", first)
+	}
 }
 
 // A client that has its share of the watches gets no more. A renewal is not one more, and an end

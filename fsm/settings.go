@@ -34,8 +34,8 @@ type Settings struct {
 	Mirrors []Mirror
 }
 
-// Limits bound the state. 0 is no limit for Keys, TotalBytes and WatchesPerClient. Of the others,
-// except DedupPerClient, 0 allows nothing.
+// Limits bound the state. 0 is no limit for Keys, TotalBytes, KeysPerClient, BytesPerClient and
+// WatchesPerClient. Of the others, except DedupPerClient, 0 allows nothing.
 type Limits struct {
 	KeyBytes     int64 // of one key
 	ValueBytes   int64 // of one value or expected value
@@ -44,6 +44,9 @@ type Limits struct {
 	Watches      int64 // number of watches
 	WatchBytes   int64 // of all watches: keys, patterns and principals
 	DedupEntries int64 // number of remembered outcomes; a tenth is reserved for refusals
+	// KeysPerClient and BytesPerClient bound what one Owner may have; 0 is no limit.
+	KeysPerClient  int64
+	BytesPerClient int64 // of keys and values
 	// WatchesPerClient and DedupPerClient bound what one client id may have. WatchesPerClient 0 is
 	// no limit. DedupPerClient is at most half of DedupEntries, and 0 means that half.
 	WatchesPerClient int64
@@ -118,7 +121,9 @@ func appendSettings(b []byte, s *Settings) []byte {
 					mirror.Topic)
 			})
 	}
-	return appendBool(b, 19, s.TotalBytesAuto)
+	b = appendBool(b, 19, s.TotalBytesAuto)
+	b = appendUint(b, 20, uint64(s.Limits.KeysPerClient))
+	return appendUint(b, 21, uint64(s.Limits.BytesPerClient))
 }
 
 func (r *reader) settings() *Settings {
@@ -164,6 +169,10 @@ func (r *reader) settings() *Settings {
 			s.Mirrors = append(s.Mirrors, inner.mirror())
 		case 19:
 			s.TotalBytesAuto = inner.bool()
+		case 20:
+			s.Limits.KeysPerClient = inner.int()
+		case 21:
+			s.Limits.BytesPerClient = inner.int()
 		case 14:
 			rules = append(rules, inner.rule())
 		default:

@@ -40,7 +40,7 @@ func everything(t testing.TB) *testLeader {
 	})
 	l.apply(
 		l.set("plain", "value"),
-		l.set("empty", ""),
+		l.set("empty", "", func(c *Command) { c.Principal.Username = "u" }),
 		l.set("\x00\xff", "\r\n", ttl(60_000), token(l.wall)),
 		l.set("lock", "me", ttl(10_000), id(l.newID()),
 			func(c *Command) { c.Token = hlc.Timestamp{Wall: 7, Counter: 9, NodeID: "other"} }),
@@ -296,7 +296,7 @@ func FuzzRestore(f *testing.F) {
 func FuzzFrames(f *testing.F) {
 	f.Add(byte(sectionValue), appendRecord(nil,
 		newRecord([]byte("k"), []byte("v"), hlc.Clock{Wall: 1}, 5,
-			&hlc.Timestamp{Wall: 2, NodeID: "x"})))
+			make(owners).holding(Owner{"c", true}, hlc.Timestamp{Wall: 2, NodeID: "x"}, nil))))
 	settings := DefaultSettings()
 	f.Add(byte(sectionSettings), appendSettings(nil, &settings))
 	settings.Mirrors = []Mirror{{Keys: "line/*", Topic: "mirror/"}}
@@ -330,7 +330,8 @@ func BenchmarkSnapshotWrite(b *testing.B) {
 	l := newLeader(b)
 	for i := range 100_000 {
 		l.m.values.put(newRecord(fmt.Appendf(nil, "key-%016d", i), make([]byte, 100),
-			hlc.Clock{Wall: int64(i)}, noDeadline, nil))
+			hlc.Clock{Wall: int64(i)}, noDeadline,
+			l.m.values.owners.holding(Owner{Name: "c"}, hlc.Timestamp{}, nil)))
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -80,9 +80,7 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 		case replies[i].Code == CodeNotApplied && unmet < 0:
 			unmet = i
 		case replies[i].Code == CodeNone:
-			g := growthOf(&operations[i], found[i])
-			total.keys += g.keys
-			total.bytes += g.bytes
+			total.add(&operations[i], found[i])
 		}
 	}
 	switch values, size := replySize(replies); {
@@ -93,7 +91,7 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 	case m.watchCost(operations) > maxWatchCost:
 		result.fail(ErrorQuota)
 		return
-	case m.exceedsQuota(total, storageLow) ||
+	case m.exceedsQuota(&total, command.owner(), storageLow) ||
 		values > max(maxReadBytes, m.settings.Limits.ValueBytes):
 		result.fail(ErrorQuota)
 		return

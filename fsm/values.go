@@ -21,16 +21,16 @@ type record struct {
 	counter  uint32 // version; below hlc.CounterLimit
 	keySize  uint32
 	deadline int64 // cluster time at which the key is gone; noDeadline for never
-	token    *hlc.Timestamp
+	holding  *holding
 }
 
 const noDeadline = math.MaxInt64
 
-func newRecord(key, value []byte, version hlc.Clock, deadline int64, token *hlc.Timestamp) *record {
+func newRecord(key, value []byte, version hlc.Clock, deadline int64, holding *holding) *record {
 	return &record{
 		data: join(key, value), keySize: uint32(len(key)),
 		wall: version.Wall, counter: uint32(version.Counter),
-		deadline: deadline, token: token,
+		deadline: deadline, holding: holding,
 	}
 }
 
@@ -46,11 +46,20 @@ func (r *record) key() string        { return r.data[:r.keySize] }
 func (r *record) value() string      { return r.data[r.keySize:] }
 func (r *record) version() hlc.Clock { return hlc.Clock{Wall: r.wall, Counter: uint64(r.counter)} }
 
+// token returns the fencing token of the key, nil if it has none.
+func (r *record) token() *hlc.Timestamp {
+	if r.holding.token.IsZero() {
+		return nil
+	}
+	return &r.holding.token
+}
+
 // values are all records, ordered by key, and those with a deadline also by deadline.
 type values struct {
 	byKey      *btree.BTreeG[*record]
 	byDeadline *btree.BTreeG[*record]
 	bytes      int64 // of all keys and values
+	owners     owners
 
 	// index finds a record in one step, where byKey needs one for each level of the tree. It has at
 	// most one record for each hash.
@@ -95,7 +104,8 @@ func newValues() values {
 			}
 			return a.key() < b.key()
 		}, btree.Options{NoLocks: true}),
-		index: newKeyIndex(), hashMask: math.MaxUint64, captures: new(atomic.Int64),
+		owners: make(owners), index: newKeyIndex(), hashMask: math.MaxUint64,
+		captures: new(atomic.Int64),
 	}
 }
 
@@ -135,17 +145,17 @@ func (v *values) put(r *record) {
 // set gives the key a value. found is its record, or nil if there is none. It returns the record
 // that has the value.
 func (v *values) set(found *record, key, value []byte, version hlc.Clock, deadline int64,
-	token *hlc.Timestamp,
+	holding *holding,
 ) *record {
 	if found == nil || v.captures.Load() > 0 {
-		added := newRecord(key, value, version, deadline, token)
+		added := newRecord(key, value, version, deadline, holding)
 		v.put(added)
 		return added
 	}
 	v.removeDerived(found)
 	*found = record{ // newRecord would allocate another
 		data: join(key, value), keySize: found.keySize, wall: version.Wall,
-		counter: uint32(version.Counter), deadline: deadline, token: token,
+		counter: uint32(version.Counter), deadline: deadline, holding: holding,
 	}
 	v.addDerived(found)
 	return found
@@ -165,18 +175,20 @@ func (v *values) delete(r *record) {
 	}
 }
 
-// addDerived adds a record to bytes and to byDeadline. The caller updates byKey and index.
+// addDerived adds a record to bytes, owners and byDeadline. The caller updates byKey and index.
 func (v *values) addDerived(r *record) {
 	v.bytes += int64(len(r.data))
+	v.owners.add(r)
 	if r.deadline != noDeadline {
 		v.byDeadline.Set(r)
 	}
 }
 
-// removeDerived subtracts a record from bytes and removes it from byDeadline. The caller updates
-// byKey and index.
+// removeDerived subtracts a record from bytes and owners, and removes it from byDeadline. The
+// caller updates byKey and index.
 func (v *values) removeDerived(old *record) {
 	v.bytes -= int64(len(old.data))
+	v.owners.remove(old)
 	if old.deadline != noDeadline {
 		v.byDeadline.Delete(old)
 	}

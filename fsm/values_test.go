@@ -14,6 +14,7 @@ import (
 type modelRecord struct {
 	value    string
 	deadline int64
+	owner    Owner
 }
 
 // The values agree with a map, also when the hashes of different keys are equal.
@@ -68,12 +69,15 @@ func checkValuesAgainstAMap(t *testing.T, random *rand.Rand, mask uint64) {
 				captures = slices.Delete(captures, i, i+1)
 			}
 		default:
-			added := modelRecord{fmt.Sprint("value-", step), noDeadline}
+			added := modelRecord{
+				fmt.Sprint("value-", step), noDeadline,
+				Owner{Name: fmt.Sprint("client-", random.IntN(3)), IsUser: random.IntN(2) == 0},
+			}
 			if random.IntN(2) == 0 {
 				added.deadline = int64(random.IntN(100))
 			}
 			stored := v.set(found, []byte(key), []byte(added.value), hlc.Clock{Wall: int64(step)},
-				added.deadline, nil)
+				added.deadline, v.owners.holding(added.owner, hlc.Timestamp{}, found))
 			if stored.version().Wall != int64(step) || stored.key() != key {
 				t.Fatalf("step %d: stored %v", step, stored)
 			}
@@ -96,8 +100,12 @@ func checkValuesAgainstAMap(t *testing.T, random *rand.Rand, mask uint64) {
 func checkSums(t *testing.T, v *values, model map[string]modelRecord) {
 	t.Helper()
 	bytes, first, deadlines := int64(0), int64(noDeadline), 0
+	owned := make(map[Owner]growth)
 	for key, known := range model {
-		bytes += int64(len(key) + len(known.value))
+		size := int64(len(key) + len(known.value))
+		bytes += size
+		its := owned[known.owner]
+		owned[known.owner] = growth{keys: its.keys + 1, bytes: its.bytes + size}
 		if first = min(first, known.deadline); known.deadline != noDeadline {
 			deadlines++
 		}
@@ -108,6 +116,14 @@ func checkSums(t *testing.T, v *values, model map[string]modelRecord) {
 		t.Fatalf("%d bytes, %d keys, %d deadlines, first %v, %d indexed, %d not; want %d bytes, %d keys, %d deadlines, first %d",
 			v.bytes, v.len(), v.byDeadline.Len(), due, v.index.len(), v.unindexed, bytes,
 			len(model), deadlines, first)
+	}
+	for owner, its := range v.owners {
+		if want := owned[owner]; want.keys != its.keys || want.bytes != its.bytes {
+			t.Fatalf("%v has %d keys and %d bytes, want %+v", owner, its.keys, its.bytes, want)
+		}
+	}
+	if len(v.owners) != len(owned) {
+		t.Fatalf("%d owners, want %d", len(v.owners), len(owned))
 	}
 }
 
@@ -138,15 +154,16 @@ func sameRecords(scan func(func(*record) bool), model map[string]modelRecord) er
 // changes the record in place.
 func TestSetInPlaceNeedsNoSnapshot(t *testing.T) {
 	v := newValues()
-	first := v.set(nil, []byte("key"), []byte("1"), hlc.Clock{}, noDeadline, nil)
+	nobody := v.owners.holding(Owner{}, hlc.Timestamp{}, nil)
+	first := v.set(nil, []byte("key"), []byte("1"), hlc.Clock{}, noDeadline, nobody)
 	_, release := v.capture()
-	second := v.set(first, []byte("key"), []byte("2"), hlc.Clock{}, noDeadline, nil)
+	second := v.set(first, []byte("key"), []byte("2"), hlc.Clock{}, noDeadline, nobody)
 	if second == first || first.value() != "1" {
 		t.Error("a captured record was changed")
 	}
 	release()
 	if third := v.set(second, []byte("key"), []byte("3"), hlc.Clock{}, noDeadline,
-		nil); third != second {
+		nobody); third != second {
 		t.Error("a record was replaced although no snapshot has it")
 	}
 }

@@ -89,6 +89,8 @@ func differences(here, inForce *fsm.Settings) (list []string) {
 		{"limits.totalBytes", totalBytes(here), totalBytes(inForce)},
 		{"limits.watches", here.Limits.Watches, inForce.Limits.Watches},
 		{"limits.dedupEntries", here.Limits.DedupEntries, inForce.Limits.DedupEntries},
+		{"limits.keysPerClient", here.Limits.KeysPerClient, inForce.Limits.KeysPerClient},
+		{"limits.bytesPerClient", here.Limits.BytesPerClient, inForce.Limits.BytesPerClient},
 		{"limits.watchesPerClient", here.Limits.WatchesPerClient, inForce.Limits.WatchesPerClient},
 		{"limits.dedupEntriesPerClient", here.Limits.DedupPerClient, inForce.Limits.DedupPerClient},
 		{"protocol.caseInsensitive", here.CaseInsensitive, inForce.CaseInsensitive},

@@ -21,7 +21,8 @@ func newKeys() *cobra.Command {
 		Use: "keys", Short: "Look at the keys in the store",
 		Example: "  holdfast keys list --prefix lines/7/",
 	})
-	command.AddCommand(newKeysList(), newKeysCount(), newKeysExport(), newKeysImport(),
+	command.AddCommand(newKeysList(), newKeysCount(), newKeysOwners(), newKeysExport(),
+		newKeysImport(),
 		newAdmin("inspect KEY",
 			"Show a key with its value, version, fencing token, time to live and watchers",
 			"holdfast keys inspect lines/7/recipe", cobra.ExactArgs(1), inspectKey))
@@ -129,6 +130,38 @@ func newKeysCount() *cobra.Command {
 				[][]any{{count.Count, count.Bytes}})
 		})
 	command.Flags().StringVar(&prefix, "prefix", "", "only keys that begin with this `text`")
+	return command
+}
+
+func newKeysOwners() *cobra.Command {
+	var limit int
+	command := newAdmin("owners", "List the clients whose keys have the most bytes",
+		"holdfast keys owners --limit 5", cobra.NoArgs,
+		func(a *administration, command *cobra.Command, _ []string) error {
+			if limit < 1 || limit > 1000 {
+				return usagef("--limit is %d: must be between 1 and 1000", limit)
+			}
+			var answer httpapi.Owners
+			if err := a.get(command.Context(), "/v1/keys/owners?"+
+				url.Values{"limit": {strconv.Itoa(limit)}}.Encode(), &answer); err != nil {
+				return err
+			}
+			if a.output == "json" {
+				return printJSON(command.OutOrStdout(), answer.Owners)
+			}
+			var rows [][]any
+			for _, o := range answer.Owners {
+				kind := "client"
+				if o.IsUser {
+					kind = "user"
+				}
+				rows = append(rows, []any{kind, orDash(printable(o.Name)), o.Keys, o.Bytes})
+			}
+			return printTable(command.OutOrStdout(), "Kind, Name, Keys, Bytes", rows)
+		})
+	command.Long = "Lists the clients whose keys have the most bytes. A key counts for the client that wrote it last: for its user, where the\n" +
+		"broker says who that is, and otherwise for its client id. limits.keysPerClient and limits.bytesPerClient bound what one may have."
+	command.Flags().IntVar(&limit, "limit", 20, "`number` of clients at most")
 	return command
 }
 

@@ -15,7 +15,8 @@ func TestExamplesOfTheHelpWorkWhenPasted(t *testing.T) {
 	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	target := startEmbedded(t, "--mirrors", "*=mirror/", "--admin.listen", admin)
 	for _, name := range []string{
-		"set", "get", "scan", "txn", "lock", "keys", "keys list", "keys count", "keys inspect",
+		"set", "get", "scan", "txn", "lock", "keys", "keys list", "keys count", "keys owners",
+		"keys inspect",
 		"keys export", "keys import", "mirror", "mirror list",
 		"mirror resync", "mirror check", "watches", "watches list", "watches drop", "raft",
 		"raft list-peers", "raft status", "raft autopilot", "raft verify",

@@ -71,6 +71,7 @@ func routes() []route {
 		{"GET", "/v1/verify", true, "", (*admin).verify},
 		{"GET", "/v1/keys", true, "prefix after limit", (*admin).keys},
 		{"GET", "/v1/keys/count", true, "prefix", (*admin).countKeys},
+		{"GET", "/v1/keys/owners", true, "limit", (*admin).owners},
 		{"POST", ExportPath, true, "", (*admin).export},
 		{"GET", "/v1/key", true, "key", (*admin).key},
 		{"GET", "/v1/overview", true, "prefix", (*admin).overview},

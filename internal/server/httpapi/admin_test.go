@@ -219,6 +219,11 @@ func TestAnyNodeListsKeysAndEndsWatches(t *testing.T) {
 		&count); count.Count != len(keys)-1 {
 		t.Errorf("%+v", count)
 	}
+	var owners Owners
+	if follower.call(http.MethodGet, "/v1/keys/owners", nil, &owners); len(owners.Owners) != 1 ||
+		owners.Owners[0].Keys != int64(len(keys)) {
+		t.Errorf("%+v", owners)
+	}
 	// A malformed query is refused. To ignore a part of it could end more watches than were meant.
 	for _, query := range []string{
 		"client=c&key=a;b", "client=c&key=", "client=&key=a",

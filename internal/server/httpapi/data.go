@@ -173,6 +173,37 @@ func (a *admin) key(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, answer)
 }
 
+// Owner is a client, and what counts for its share: the keys that it wrote last.
+type Owner struct {
+	Name string `json:"name"`
+	// Name is the user that the broker says; otherwise the client id
+	IsUser bool  `json:"isUser"`
+	Keys   int64 `json:"keys"`
+	Bytes  int64 `json:"bytes"` // keys and values
+}
+
+// Owners are the owners with the most bytes, the largest first.
+type Owners struct {
+	Owners []Owner `json:"owners"`
+}
+
+func (a *admin) owners(w http.ResponseWriter, r *http.Request) error {
+	limit, err := parseLimit(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	if err := a.Node.Confirm(r.Context()); err != nil {
+		return err
+	}
+	answer := Owners{Owners: []Owner{}}
+	a.Node.View(func(m *fsm.Machine) {
+		for _, its := range m.ListOwners(limit) {
+			answer.Owners = append(answer.Owners, Owner{its.Name, its.IsUser, its.Keys, its.Bytes})
+		}
+	})
+	return writeJSON(w, answer)
+}
+
 // Watch is what the API shows of a watch.
 type Watch struct {
 	Key     Bytes  `json:"key"`     // or the pattern

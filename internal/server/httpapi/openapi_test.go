@@ -97,6 +97,7 @@ func types() map[string]reflect.Type {
 		"ExportPage":    reflect.TypeFor[ExportPage](),
 		"Watch":         reflect.TypeFor[Watch](), "Watches": reflect.TypeFor[Watches](),
 		"Dropped": reflect.TypeFor[EndedWatches](),
+		"Owners":  reflect.TypeFor[Owners](), "Owner": reflect.TypeFor[Owner](),
 		"Mirrors": reflect.TypeFor[Mirrors](), "Mirror": reflect.TypeFor[Mirror](),
 		"Activity": reflect.TypeFor[Activity](), "Counter": reflect.TypeFor[Counter](),
 		"Histogram": reflect.TypeFor[Histogram](), "Bucket": reflect.TypeFor[Bucket](),

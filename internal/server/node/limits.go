@@ -16,9 +16,12 @@ const nearLimit = 80
 func limitNotes(limits *fsm.Limits, state *fsm.Status, memory int64) (notes []string) {
 	for _, limit := range cluster.LimitsOf(limits, state) {
 		if limit.Bound > 0 && limit.Used >= limit.Bound/100*nearLimit && limit.Used > 0 {
-			notes = append(notes,
-				fmt.Sprintf("%s: %d of %d are used; at the limit what would grow is refused",
-					limit.Name, limit.Used, limit.Bound))
+			note := fmt.Sprintf("%s: %d of %d are used; at the limit what would grow is refused",
+				limit.Name, limit.Used, limit.Bound)
+			if limit.Name == "limits.keys" || limit.Name == "limits.totalBytes" {
+				note += "; `holdfast keys owners` says by whom"
+			}
+			notes = append(notes, note)
 		}
 	}
 	switch {

@@ -25,7 +25,8 @@ func TestNearLimitsAreNoted(t *testing.T) {
 		},
 		"bytes": {
 			func(_ *fsm.Limits, s *fsm.Status) { s.Bytes = 1 << 30 }, memory,
-			"limits.totalBytes: 1073741824 of 1073741824",
+			"limits.totalBytes: 1073741824 of 1073741824 are used; at the limit what would grow " +
+				"is refused; `holdfast keys owners` says by whom",
 		},
 		"keys": {
 			func(l *fsm.Limits, s *fsm.Status) { l.Keys, s.Keys = 1000, 900 },

@@ -171,6 +171,14 @@ func (s *Settings) Fields() []Field {
 			Help: "outcomes that are remembered, so that a copy of a request takes effect once",
 		},
 		Field{
+			Path: "limits.keysPerClient", Value: (*number)(&s.Limits.KeysPerClient),
+			Help: "keys that one client wrote last, a user where the broker stamps users; 0 is no limit",
+		},
+		Field{
+			Path: "limits.bytesPerClient", Value: &s.Limits.BytesPerClient,
+			Help: "bytes of the keys and values that one client wrote last; 0 is no limit",
+		},
+		Field{
 			Path: "limits.watchesPerClient", Value: (*number)(&s.Limits.WatchesPerClient),
 			Help: "watches of one client; 0 is no limit",
 		},

@@ -33,6 +33,8 @@ func (s *Settings) Replicated() fsm.Settings {
 	limits.KeyBytes, limits.ValueBytes, limits.Keys = int64(s.Limits.KeyBytes),
 		int64(s.Limits.ValueBytes), s.Limits.Keys
 	limits.Watches, limits.DedupEntries = s.Limits.Watches, s.Limits.DedupEntries
+	limits.KeysPerClient, limits.BytesPerClient = s.Limits.KeysPerClient,
+		int64(s.Limits.BytesPerClient)
 	limits.WatchesPerClient, limits.DedupPerClient = s.Limits.WatchesPerClient,
 		s.Limits.DedupEntriesPerClient
 	if s.Limits.TotalBytes == Auto {

@@ -124,8 +124,8 @@ type Protocol struct {
 	CaseInsensitive bool
 }
 
-// Limits bound what clients may store. 0 is no limit for Keys, TotalBytes and WatchesPerClient. For
-// DedupEntriesPerClient it is half of DedupEntries.
+// Limits bound what clients may store. 0 is no limit for Keys, TotalBytes, KeysPerClient,
+// BytesPerClient and WatchesPerClient. For DedupEntriesPerClient it is half of DedupEntries.
 type Limits struct {
 	KeyBytes     Size
 	ValueBytes   Size
@@ -133,6 +133,9 @@ type Limits struct {
 	TotalBytes   Size // Auto: a quarter of the memory of the member that may use least
 	Watches      int64
 	DedupEntries int64
+	// The shares of one user, where the broker says who that is, and of one client id elsewhere.
+	KeysPerClient  int64
+	BytesPerClient Size // of keys and values
 	// The shares of one client id.
 	WatchesPerClient      int64
 	DedupEntriesPerClient int64

@@ -426,6 +426,14 @@ func (s *Settings) validateLimits() error {
 			100, 1 << 40,
 		},
 		{
+			"limits.keysPerClient", s.Limits.KeysPerClient,
+			strconv.FormatInt(s.Limits.KeysPerClient, 10), 0, 1 << 40,
+		},
+		{
+			"limits.bytesPerClient", int64(s.Limits.BytesPerClient),
+			s.Limits.BytesPerClient.String(), 0, 1 << 60,
+		},
+		{
 			"limits.watchesPerClient", s.Limits.WatchesPerClient,
 			strconv.FormatInt(s.Limits.WatchesPerClient, 10), 0, 1 << 40,
 		},
