@@ -67,8 +67,8 @@ func (n *Node) Read(command *fsm.Command, tag any) bool { return n.commands.read
 func (n *Node) Flush() { n.commands.flush() }
 
 // SetPublished raises the delivery watermark of the current leadership: the front end has published
-// the outputs of all entries up to this log index. The next log entry carries the watermark. A
-// lower index has no effect. The call has no effect while this node does not lead.
+// the notifications of all entries up to this log index. The next log entry carries the watermark.
+// A lower index has no effect. The call has no effect while this node does not lead.
 func (n *Node) SetPublished(index uint64) { n.commands.setPublished(index) }
 
 // SetHorizon moves the horizon of the log to an age ago: the broker received after that moment all

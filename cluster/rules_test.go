@@ -200,8 +200,8 @@ func TestClockThatIsSetMovesNothing(t *testing.T) {
 	}
 }
 
-// † An idle leader logs its delivery watermark (the log index up to which everything is published)
-// when that has moved. Otherwise the next leader would publish old replies again.
+// † An idle leader logs its delivery watermark (the log index up to which all notifications are
+// published) when that has moved. Otherwise the next leader would publish old ones again.
 func TestIdleLeaderLogsDeliveryWatermark(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	command := set("k", "v")
@@ -218,8 +218,8 @@ func TestIdleLeaderLogsDeliveryWatermark(t *testing.T) {
 }
 
 // † The delivery watermark of one leadership never enters the log in a later leadership of the same
-// node. After a change of the leader, outputs may be published again. A watermark above those that
-// are still missing would end that too early.
+// node. After a change of the leader, notifications may be published again. A watermark above those
+// that are still missing would end that too early.
 func TestDeliveryWatermarkEndsWithLeadership(t *testing.T) {
 	members := startCluster(t, 3)
 	first := leader(t, members...)

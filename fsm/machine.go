@@ -113,7 +113,6 @@ func (m *Machine) Apply(index, term uint64, data []byte) (*EntryOutcome, error) 
 	for i := range entry.Commands {
 		m.execute(i, &entry.Commands[i], entry.StorageLow, outcome)
 	}
-	outcome.Published = m.published
 	m.mixIntoStateHash('E', uint64(m.now), uint64(m.wall), uint64(m.clock.Wall), m.clock.Counter)
 	return outcome, nil
 }

@@ -153,8 +153,6 @@ type EntryOutcome struct {
 	// of the kinds KindConfigure and KindRestore add none, although they may change what all
 	// mirrors show.
 	Mirrored []MirroredKey
-	// Published is the delivery watermark after the entry; 0 for a LeaderStart, and if Skipped.
-	Published uint64
 	// Commands are those of the entry.
 	Commands []Command
 	// Dropped counts the notifications that were given up to keep the list of unpublished ones

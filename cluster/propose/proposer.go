@@ -128,8 +128,8 @@ type Proposer struct {
 	wake      chan struct{}    // wakes Run; has room for one signal
 
 	// published is the delivery watermark of this leadership, 0 at first: the log index up to which
-	// no reply or notification is outstanding. The watermark of an earlier leadership is not taken
-	// over, because this one may publish the same outputs again.
+	// no notification is outstanding. The watermark of an earlier leadership is not taken over,
+	// because this one may publish the same notifications again.
 	published      atomic.Uint64
 	watermarkMoved atomic.Bool // SetPublished has woken Run since the last entry or tick check
 	// horizon is how long after the start of this leadership, in nanoseconds, the newest known

@@ -31,7 +31,7 @@ func (l *Leader) applied(outcome *fsm.EntryOutcome, tags []any) {
 		}
 		notifyUpTo(len(outcome.Commands))
 	}
-	l.passUnsentLocked()
+	l.passGivenUpLocked()
 }
 
 // appliedCommandLocked handles the outcome of one command of an entry.
@@ -70,11 +70,10 @@ func (l *Leader) committedLocked(r *Request, outcome *fsm.EntryOutcome, i int) {
 		r.state == stateShedding && time.Since(r.began) > l.config.ProposalAge
 	if (late || r.state == stateRefusing) && !isAnswer(result, r.expired(time.Now())) {
 		l.metrics.Dropped.WithLabelValues("outcome_unknown").Inc()
-		l.addUnsentLocked(outcome.Index)
 		l.endLocked(r)
 		return
 	}
-	l.answerLocked(r, outcome.Index, result)
+	l.answerLocked(r, result)
 }
 
 // isUnremembered reports whether a command was refused because there is no room to remember its
@@ -100,7 +99,7 @@ func (l *Leader) readDone(r *Request, result *fsm.Result) {
 	if r.scan == scanReading {
 		l.load.scans.move(r.clientKey(), &r.scan, scanDelivering)
 	}
-	l.answerLocked(r, 0, result)
+	l.answerLocked(r, result)
 }
 
 // failed handles a request that has no result. One that cannot be encoded must not come again,
@@ -119,14 +118,13 @@ func (l *Leader) failed(r *Request, invalid bool) {
 }
 
 // answerLocked queues the reply to a request, or ends the request if the result has no reply
-// (CodeNoReply). index is that of the entry with the outcome, 0 if the outcome is not in the log.
-func (l *Leader) answerLocked(r *Request, index uint64, result *fsm.Result) {
+// (CodeNoReply).
+func (l *Leader) answerLocked(r *Request, result *fsm.Result) {
 	l.endProposalLocked(r)
 	now := time.Now()
 	l.metrics.ObserveStage(metrics.StageCommit, now.Sub(r.began))
 	l.metrics.Answered(r.Command.Kind, result)
 	if result.Code == fsm.CodeNoReply {
-		l.addUnsentLocked(index)
 		l.endLocked(r)
 		return
 	}
@@ -135,9 +133,8 @@ func (l *Leader) answerLocked(r *Request, index uint64, result *fsm.Result) {
 	if r.Command.Kind == fsm.KindKeyNotify && result.Code == fsm.CodeOK {
 		l.clients.subscribe(r.Command.Principal.ClientID, nil)
 	}
-	l.watermark.Add(index)
 	l.sendLocked(r.clientKey(),
-		&outbox.Output{Index: index, Request: &r.Request, Tag: r, Result: *result, Queued: now})
+		&outbox.Output{Request: &r.Request, Tag: r, Result: *result, Queued: now})
 }
 
 // notifyLocked sends the notifications of a change on their way. age is the time since the change.
@@ -161,28 +158,20 @@ func (l *Leader) sendLocked(client string, o *outbox.Output) {
 	for _, givenUp := range l.sender.Send(client, o) {
 		l.tests.ended(givenUp)
 		if givenUp.Index != 0 {
-			l.unsent = append(l.unsent, givenUp.Index)
+			l.givenUp = append(l.givenUp, givenUp.Index)
 		}
 		l.endReplyLocked(givenUp)
 	}
 }
 
-// addUnsentLocked notes an outcome without a reply. The delivery watermark (the log index up to
-// which no output is outstanding) moves past it.
-func (l *Leader) addUnsentLocked(index uint64) {
-	if index != 0 {
-		l.watermark.Add(index)
-		l.unsent = append(l.unsent, index)
-	}
-}
-
-// passUnsentLocked moves the delivery watermark past the outputs in unsent. It is called when all
-// outputs of an entry are added: the watermark must not pass an output that is still to be added.
-func (l *Leader) passUnsentLocked() {
-	for _, index := range l.unsent {
+// passGivenUpLocked moves the delivery watermark past the notifications in givenUp. It is called
+// when all notifications of an entry are added: the watermark must not pass one that is still to be
+// added.
+func (l *Leader) passGivenUpLocked() {
+	for _, index := range l.givenUp {
 		l.publishedLocked(index)
 	}
-	l.unsent = l.unsent[:0]
+	l.givenUp = l.givenUp[:0]
 }
 
 // Published implements outbox.Handler.
@@ -221,7 +210,7 @@ func (l *Leader) Kick(r *wire.Request) {
 	}
 }
 
-// publishedLocked notes that an output of the entry at an index is published, or need not be.
+// publishedLocked notes that a notification of the entry at an index is published, or need not be.
 func (l *Leader) publishedLocked(index uint64) {
 	if l.watermark.Done(index) {
 		l.store.SetPublished(l.watermark.Index())

@@ -42,7 +42,7 @@ func (l *Leader) executeLocked(r *Request) {
 	case expired:
 		l.endLocked(r)
 	case r.isInvalid():
-		l.answerLocked(r, 0, &fsm.Result{Code: fsm.CodeError, Error: r.Command.Error})
+		l.answerLocked(r, &fsm.Result{Code: fsm.CodeError, Error: r.Command.Error})
 	case overload != "":
 		l.shedLocked(r, overload)
 	default:
@@ -74,7 +74,7 @@ func (l *Leader) shedLocked(r *Request, reason string) {
 	l.metrics.Refused.WithLabelValues(reason).Inc()
 	r.state = stateShedding
 	if r.Read {
-		l.answerLocked(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
+		l.answerLocked(r, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
 		return
 	}
 	l.proposeLocked(r, r.Command.Refusal(false))

@@ -31,8 +31,8 @@ type Store interface {
 	// ReadDone may run at the same time.
 	View(f func(*fsm.Machine))
 	session.Log
-	// SetPublished raises the delivery watermark: no reply or notification of an entry up to the
-	// log index is outstanding.
+	// SetPublished raises the delivery watermark: no notification of an entry up to the log index
+	// is outstanding.
 	SetPublished(index uint64)
 }
 
@@ -70,15 +70,14 @@ type Leader struct {
 	// proposals has, by client, the proposals without a result yet. They include GETs that wait for
 	// a write, the no-ops of SCANs, and refusals.
 	proposals map[string]int
-	watermark outbox.Watermark
+	watermark outbox.Watermark // of notifications: a reply comes again with its request
 	// delivering has the requests whose reply the broker has not acknowledged, in the order in
 	// which their replies were queued.
 	delivering requests
-	// unsent has an index for each outcome without a reply, and for each output that was given up
-	// at once. The delivery watermark (the log index up to which no output is outstanding) moves
-	// past them when the other outputs of the entry are added (passUnsentLocked).
-	unsent []uint64
-	tests  watchTests
+	// givenUp has the indexes of notifications that were given up at once. The delivery watermark
+	// moves past them when the others of the entry are added (passGivenUpLocked).
+	givenUp []uint64
+	tests   watchTests
 }
 
 // logState is what a leader knows of the log.
@@ -105,7 +104,7 @@ func (l *Leader) begin(m *fsm.Machine, sender Sender) {
 	for _, event := range m.Unpublished() {
 		l.notifyLocked(&event, time.Duration(status.Now-event.At)*time.Millisecond)
 	}
-	l.passUnsentLocked()
+	l.passGivenUpLocked()
 }
 
 // end ends the leadership. What the broker has no reply of yet is not acknowledged.

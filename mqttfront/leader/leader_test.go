@@ -311,21 +311,28 @@ func TestReplyFieldsCoverTheFieldsOfAReply(t *testing.T) {
 	}
 }
 
-// The delivery watermark passes an entry when the broker has the outputs of that entry and of all
-// entries before it, and not earlier.
+// The delivery watermark passes an entry when the broker has the notifications of that entry and of
+// all entries before it, and not earlier. Replies do not count: an unacknowledged request comes
+// again.
 func TestWatermarkCoversWhatTheBrokerHas(t *testing.T) {
 	f, s := newNode(t)
 	o := serve(f)
-	for i, correlation := range []string{
-		"0123456789abcde0", "0123456789abcde1",
-		"0123456789abcde2",
-	} {
-		arrive(f, del, correlation, "__srcId", correlation)
-		f.Applied(s.outcome(uint64(10+i), fsm.CodeDeleted), s.tags[i:])
+	arrive(f, del, "0123456789abcdef", "__srcId", "c")
+	f.Applied(s.outcome(9, fsm.CodeDeleted), s.tags)
+	for index := uint64(10); index <= 12; index++ {
+		f.Applied(&fsm.EntryOutcome{
+			Index: index, Commands: []fsm.Command{{Kind: fsm.KindDel}},
+			Results: make([]fsm.Result, 1), Events: []fsm.Event{
+				{Index: index, Key: "k", Receivers: []fsm.Receiver{{ClientID: "c"}}},
+			},
+		}, []any{nil})
 	}
 	outputs := map[uint64]*outbox.Output{}
 	for _, output := range o.outputs {
 		outputs[output.Index] = output
+	}
+	if o.leader.Published(outputs[0]); s.published != 0 || outputs[0].Request == nil {
+		t.Errorf("after a reply the mark is %d", s.published)
 	}
 	for _, step := range []struct{ index, mark uint64 }{{11, 0}, {10, 11}, {12, 12}} {
 		if o.leader.Published(outputs[step.index]); s.published != step.mark {

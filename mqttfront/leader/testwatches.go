@@ -116,7 +116,7 @@ func (l *Leader) sendTestLocked(event *fsm.Event, watch *fsm.WatchInfo) {
 		Event: event, Receiver: &event.Receivers[0], Test: watch, Queued: time.Now(),
 		TTL: min(watchTestTTL, l.known.expiry),
 	})
-	l.passUnsentLocked() // it may have displaced others
+	l.passGivenUpLocked() // it may have displaced others
 }
 
 // testEnded is called when the broker has answered a notification. If it was a test and its client

@@ -353,10 +353,11 @@ func TestTakeoverLoopIsDetectedOnce(t *testing.T) {
 	}
 }
 
-// The watermark moves to an index when all outputs of that index and of lower ones are delivered.
+// The watermark moves to an index when all notifications of that index and of lower ones are
+// delivered. Index 0 is none.
 func TestWatermarkCoversWhatIsDeliveredWithoutAGap(t *testing.T) {
 	var w Watermark
-	for _, index := range []uint64{10, 11, 11, 0, 12, 10} {
+	for _, index := range []uint64{10, 11, 11, 12, 10} {
 		w.Add(index)
 	}
 	for _, step := range []struct {

@@ -12,7 +12,7 @@ import (
 // Output is a reply or a notification on its way to the broker: a reply if Request is set, and a
 // notification if Event is.
 type Output struct {
-	Index  uint64 // index of its log entry; 0 if it has none
+	Index  uint64 // index of a notification's log entry; 0 for a reply and for a test
 	Queued time.Time
 
 	Request *wire.Request // set for a reply

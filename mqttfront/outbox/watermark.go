@@ -2,11 +2,13 @@ package outbox
 
 import "sort"
 
-// Watermark is the delivery watermark of a leadership: the log index up to which no output is
-// outstanding. The zero value is ready for use. It is not safe for concurrent use.
+// Watermark is the delivery watermark of a leadership: the log index up to which no notification is
+// outstanding. Replies do not count: a request whose reply the broker does not have is not
+// acknowledged, so it comes again. The zero value is ready for use. It is not safe for concurrent
+// use.
 //
-// The caller adds no index below the watermark, and adds all outputs of an entry before the first
-// Done of that entry. So the watermark never passes an output that is not added yet. Each Done must
+// The caller adds no index below the watermark, and adds all notifications of an entry before the
+// first Done of that entry. So the watermark never passes one that is not added yet. Each Done must
 // match an Add: Done with an index that is not outstanding panics or counts for a later entry.
 type Watermark struct {
 	entries []markedEntry // by ascending index; the first has outstanding outputs
@@ -15,19 +17,16 @@ type Watermark struct {
 
 type markedEntry struct {
 	index uint64
-	left  int // number of its outstanding outputs
+	left  int // number of its outstanding notifications
 }
 
-// Index returns the watermark, 0 until something was published.
+// Index returns the watermark, 0 until a notification was published.
 func (w *Watermark) Index() uint64 { return w.index }
 
-// Add records an outstanding output of the log entry at index. It ignores index 0, which means that
-// there is no log entry. If an index is added late, after a higher one, and is not there yet, its
-// output counts for the next higher index that is there. Done finds the same place.
+// Add records an outstanding notification of the log entry at index. If an index is added late,
+// after a higher one, and is not there yet, it counts for the next higher index that is there. Done
+// finds the same place.
 func (w *Watermark) Add(index uint64) {
-	if index == 0 {
-		return
-	}
 	if n := len(w.entries); n > 0 && w.entries[n-1].index >= index {
 		at := sort.Search(n, func(i int) bool { return w.entries[i].index >= index })
 		w.entries[at].left++
@@ -36,8 +35,8 @@ func (w *Watermark) Add(index uint64) {
 	w.entries = append(w.entries, markedEntry{index: index, left: 1})
 }
 
-// Done records that an output is not outstanding any more, and reports whether the watermark has
-// moved.
+// Done records that a notification is not outstanding any more, and reports whether the watermark
+// has moved. It ignores index 0, which is that of an output that was not added.
 func (w *Watermark) Done(index uint64) bool {
 	if index == 0 {
 		return false

@@ -252,7 +252,7 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 
 func frontEnd() []Mutant {
 	return []Mutant{
-		one("watermark_high", "delivery watermark one too high", "notifications, unanswered",
+		one("watermark_high", "delivery watermark one too high", "notifications",
 			"mqttfront/outbox/watermark.go",
 			"w.index, moved = w.entries[0].index, true",
 			"w.index, moved = w.entries[0].index+1, true"),
@@ -352,7 +352,7 @@ func takeover() []Mutant {
 			Faults: []string{"leaders cut off one after the other"},
 		},
 		one("watermark_at_takeover", "delivery watermark jumps to the applied index at takeover",
-			"notifications, unanswered", "mqttfront/leader/leader.go",
+			"notifications", "mqttfront/leader/leader.go",
 			"\tsettings, _ := m.Settings()\n",
 			"\tsettings, _ := m.Settings()\n\tl.store.SetPublished(status.Index)\n"),
 	}

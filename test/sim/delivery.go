@@ -3,7 +3,6 @@ package sim
 import (
 	"hash/fnv"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -13,9 +12,8 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// deliveries records what no client sees: when a write was applied, when the broker got its reply,
-// and how the delivery watermark rose. That is the log index up to which no reply or notification
-// is outstanding.
+// deliveries records what no client sees: when a write was applied, and when the broker got its
+// reply.
 type deliveries struct {
 	mu      schedule.Mutex
 	applied map[string]fsm.RequestID // the request that set a value, by that value
@@ -23,8 +21,7 @@ type deliveries struct {
 	entries map[fsm.RequestID][]entryOfRequest
 	// when the broker had the first reply, by correlation data
 	replied map[string]time.Duration
-	marks   []indexAt // values of the delivery watermark, ascending
-	ended   []ending  // when processes ended
+	ended   []ending // when processes ended
 }
 
 // indexAt is an index of the log, and when it was reached.
@@ -78,9 +75,6 @@ func (d *deliveries) apply(entry *fsm.EntryOutcome, now time.Duration) {
 	defer d.mu.Unlock()
 	if entry.Skipped {
 		return
-	}
-	if len(d.marks) == 0 || d.marks[len(d.marks)-1].index < entry.Published {
-		d.marks = append(d.marks, indexAt{now, entry.Published})
 	}
 	for i := range entry.Commands {
 		if entry.Results[i].Code == fsm.CodeNoReply {
@@ -151,15 +145,6 @@ func (d *deliveries) end(host string, now time.Duration) {
 	d.ended = append(d.ended, ending{now, host})
 }
 
-// passed returns when the delivery watermark reached an index, and false if it never did.
-func (d *deliveries) passed(index uint64) (at time.Duration, ok bool) {
-	i := sort.Search(len(d.marks), func(i int) bool { return d.marks[i].index >= index })
-	if i == len(d.marks) {
-		return 0, false
-	}
-	return d.marks[i].at, true
-}
-
 // served reports whether the client's publishing connection was in service between from and to: it
 // answered at least three SETs by to that were sent at from or later. These go through the session,
 // the log and the connection in order, also behind what a new leader is given again, so a reply to
@@ -199,11 +184,11 @@ func (d *deliveries) endedHosts(from, to time.Duration) int {
 	return len(hosts)
 }
 
-// checkDelivered checks that a SET is answered if it has an outcome in the log, the cluster's
-// session received its first publication, and the delivery watermark passed its entry while its
-// client still waited. It may stay unanswered if more than one node ended meanwhile, or the broker
-// lost the session. The check applies only if requests that were sent later were answered. If
-// several entries have copies of the SET, the last one counts.
+// checkDelivered checks that a SET is answered if it had an outcome in the log while its client
+// still waited, and the cluster's session received its first publication. It may stay unanswered if
+// more than one node ended meanwhile, or the broker lost the session. The check applies only if
+// requests that were sent after the outcome were answered. If several entries have copies of the
+// SET, the last one counts.
 func (s *simulation) checkDelivered() {
 	// time that a redelivery to the next leader may need to arrive and to be answered
 	const late = 2 * time.Second
@@ -220,11 +205,10 @@ func (s *simulation) checkDelivered() {
 		id, applied := d.applied[o.Value]
 		from, to := o.Call, o.Call+time.Duration(s.tunables.expiry)*time.Second
 		last := d.lastEntry(id, to-late)
-		at, passed := d.passed(last.index)
 		replied, ever := d.replied[o.Correlation()]
-		if !applied || last.index == 0 || !passed || at > to-late || ever && replied <= to ||
-			!d.served(s.load.History.Ops, o.Client, s.tunables.front.PublishingConnections, at,
-				to) {
+		if !applied || last.index == 0 || ever && replied <= to ||
+			!d.served(s.load.History.Ops, o.Client, s.tunables.front.PublishingConnections,
+				last.at, to) {
 			continue
 		}
 		if !slices.Contains(o.Sendings[0].Receivers, requestSession) ||
@@ -235,7 +219,8 @@ func (s *simulation) checkDelivered() {
 			continue
 		}
 		s.violation("unanswered",
-			"%s has an outcome at entry %d, and the delivery watermark passed it after %.6f s, but nobody answered", o, last.index, at.Seconds())
+			"%s has an outcome at entry %d after %.6f s, but nobody answered", o, last.index,
+			last.at.Seconds())
 	}
 }
 
