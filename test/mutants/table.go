@@ -104,7 +104,7 @@ func stateMachine() []Mutant {
 			"\t\toperation.Timestamp, operation.Token = c.Timestamp, c.Token\n",
 			"\t\toperation.Timestamp = c.Timestamp\n"),
 		one("fence_off", "no fencing", "fencing", "fsm/execute.go",
-			"\tif token.TooFarAhead(m.wall) {\n\t\treturn ErrorTokenSkew\n\t}\n\tif !present || found.token == nil {\n", "\tif true {\n"),
+			"\tif token.TooFarAhead(m.wall) {\n\t\treturn ErrorTokenSkew\n\t}\n\tif !present || found.holding.token.IsZero() {\n", "\tif true {\n"),
 		one("wall_expiry", "expiry by the wall clock", "expired early, lock lost early",
 			"fsm/machine.go",
 			"max(m.now, m.leader.start+entry.Elapsed)", "max(m.now, entry.Wall)"),
