@@ -90,16 +90,20 @@ type OwnerInfo struct {
 }
 
 // ListOwners returns the owners with the most bytes, at most limit of them, the largest first. It
-// looks at all owners. limit must be positive.
-func (m *Machine) ListOwners(limit int) []OwnerInfo {
+// looks at all owners, and keeps limit of them. limit must be positive.
+func (m *Machine) ListOwners(limit int) (largest []OwnerInfo) {
 	order := func(a, b OwnerInfo) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(b.Keys, a.Keys),
 			cmp.Compare(a.Name, b.Name), compareBools(a.IsUser, b.IsUser))
 	}
-	found := make([]OwnerInfo, 0, len(m.values.owners))
 	for _, its := range m.values.owners {
-		found = append(found, OwnerInfo{its.Owner, its.keys, its.bytes})
+		if len(largest) == limit && its.bytes < largest[limit-1].Bytes {
+			continue
+		}
+		info := OwnerInfo{its.Owner, its.keys, its.bytes}
+		at, _ := slices.BinarySearchFunc(largest, info, order)
+		largest = slices.Insert(largest, at, info)
+		largest = largest[:min(len(largest), limit)]
 	}
-	slices.SortFunc(found, order)
-	return found[:min(len(found), limit)]
+	return largest
 }

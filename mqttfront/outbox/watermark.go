@@ -11,7 +11,7 @@ import "sort"
 // first Done of that entry. So the watermark never passes one that is not added yet. Each Done must
 // match an Add: Done with an index that is not outstanding panics or counts for a later entry.
 type Watermark struct {
-	entries []markedEntry // by ascending index; the first has outstanding outputs
+	entries []markedEntry // by ascending index; the first has outstanding notifications
 	index   uint64
 }
 
