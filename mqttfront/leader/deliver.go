@@ -137,9 +137,12 @@ func (l *Leader) answerLocked(r *Request, result *fsm.Result) {
 		&outbox.Output{Request: &r.Request, Tag: r, Result: *result, Queued: now})
 }
 
-// notifyLocked sends the notifications of a change on their way. age is the time since the change.
+// notifyLocked sends the notifications of a change on their way, or gives them up if they have
+// expired. age is the time since the change.
 func (l *Leader) notifyLocked(event *fsm.Event, age time.Duration) {
 	if age >= l.known.expiry {
+		l.watermark.Add(event.Index)
+		l.givenUp = append(l.givenUp, event.Index)
 		return
 	}
 	own := *event // a waiting notification must not keep the other events of its entry in memory

@@ -67,6 +67,22 @@ func TestGivenUpNotificationLeavesTheRestOfItsEntry(t *testing.T) {
 	}
 }
 
+// † A new leader moves the delivery watermark past notifications that have expired. Otherwise the
+// state would keep them until another one is published.
+func TestExpiredNotificationsAreReleased(t *testing.T) {
+	f, s := newNode(t)
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{
+		{Kind: fsm.KindKeyNotify, Principal: policy.Principal{ClientID: "c"}, Key: []byte("k")},
+		{Kind: fsm.KindSet, Key: []byte("k")},
+	}})
+	expired := s.machine.Status().Index
+	commit(t, s, fsm.Entry{Elapsed: 60_000})
+	if o := serve(f); len(o.outputs) != 0 || s.published != expired {
+		t.Fatalf("%d outputs, and the watermark is %d, want %d", len(o.outputs), s.published,
+			expired)
+	}
+}
+
 // † A reply that the broker does not acknowledge for a minute is given up: PUBACKs go in order, and
 // the window would close for everybody. A PUBACK that comes later changes nothing.
 func TestStuckReplyIsGivenUp(t *testing.T) {
