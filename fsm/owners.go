@@ -3,6 +3,7 @@ package fsm
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"holdfast/hlc"
 )
@@ -10,16 +11,24 @@ import (
 // Owner is for whom a key counts: who wrote its present value. It is a user where the broker says
 // which user a client is, and a client id elsewhere.
 type Owner struct {
-	Name   string
+	Name   string // at most maxOwnerName bytes
 	IsUser bool
 }
 
+// maxOwnerName bounds the names of owners: they stay with keys, and no quota counts them. Longer
+// names that begin alike are one owner.
+const maxOwnerName = 256
+
 // owner returns for whom the keys count that the command writes.
 func (c *Command) owner() Owner {
+	owner := Owner{c.Principal.ClientID, false}
 	if c.Principal.Username != "" {
-		return Owner{c.Principal.Username, true}
+		owner = Owner{c.Principal.Username, true}
 	}
-	return Owner{c.Principal.ClientID, false}
+	if len(owner.Name) > maxOwnerName {
+		owner.Name = strings.Clone(owner.Name[:maxOwnerName]) // not to keep the rest in memory
+	}
+	return owner
 }
 
 // owned is what an owner has. An owner without keys has none.

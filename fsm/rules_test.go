@@ -448,6 +448,24 @@ func TestClientWithItsShareOfTheStoreGetsNoMore(t *testing.T) {
 	}
 }
 
+// † The name of an owner is bounded, because no quota counts it: a client that gives each key a new
+// id of 60 KiB must not fill the memory of all members.
+func TestNamesOfOwnersAreBounded(t *testing.T) {
+	l := newLeader(t)
+	for i, key := range []string{"a", "b"} {
+		c := l.set(key, "1")
+		c.Principal = policy.Principal{ClientID: fmt.Sprint(strings.Repeat("x", 60_000), i)}
+		l.want(key, l.do(c), CodeOK, NoError)
+	}
+	if found := l.m.ListOwners(10); len(found) != 1 || len(found[0].Name) != maxOwnerName ||
+		found[0].Keys != 2 {
+		t.Errorf("%d owners", len(found))
+	}
+	if size := len(l.snapshot()); size > 10_000 {
+		t.Errorf("a snapshot of %d bytes", size)
+	}
+}
+
 // A client that has its share of the watches gets no more. A renewal is not one more, and an end
 // makes room. A restored machine has the same count.
 func TestClientWithItsShareOfWatchesGetsNoMore(t *testing.T) {
