@@ -106,8 +106,10 @@ func (c *connection) serve(ctx, subscribeCtx context.Context) error {
 	}
 }
 
-// end makes serve return with a reason. Only the first reason is kept.
+// end makes serve return with a reason. Only the first reason is kept. Nothing that arrives from
+// now on is handled: what was given back is to be executed before what came behind it.
 func (c *connection) end(reason error) {
+	c.endHandling()
 	select {
 	case c.reason <- reason:
 	default:
