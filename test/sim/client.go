@@ -175,15 +175,18 @@ const stampProperty = "mqtt-client"
 // clients this id differs from the __srcId in their requests. For a client that watches keys both
 // must be the same: the topic of its notifications has the id.
 func (c *client) stamp(properties *packets.Properties) *packets.Properties {
-	id := c.ID
-	for _, family := range []string{"register", "locker", "expirer", "writer", "flooder"} {
-		if strings.HasPrefix(id, family) {
-			id = "session-of-" + c.ID
-			break
-		}
-	}
 	stamped := *properties
 	stamped.User = append(slices.Clone(properties.User),
-		packets.User{Key: stampProperty, Value: id})
+		packets.User{Key: stampProperty, Value: stampedID(c.ID)})
 	return &stamped
+}
+
+// stampedID returns the id that the broker vouches for, of the client with an id.
+func stampedID(id string) string {
+	for _, family := range []string{"register", "locker", "expirer", "writer", "flooder"} {
+		if strings.HasPrefix(id, family) {
+			return "session-of-" + id
+		}
+	}
+	return id
 }

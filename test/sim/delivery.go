@@ -155,8 +155,7 @@ func (d *deliveries) served(ops []*history.Op, client string, publishers int, fr
 	const some = 3
 	answered := 0
 	for _, o := range ops {
-		if o.Verb != history.Set || o.Call < from ||
-			shard(o.Client, publishers) != shard(client, publishers) {
+		if o.Verb != history.Set || o.Call < from || !share(o.Client, client, publishers) {
 			continue
 		}
 		if replied, ever := d.replied[o.Correlation()]; ever && replied <= to {
@@ -166,7 +165,14 @@ func (d *deliveries) served(ops []*history.Op, client string, publishers int, fr
 	return answered >= some
 }
 
-// shard returns the number of the publishing connection of a client (publish.Connections).
+// share reports whether two clients have the same publishing connection, whether nodes go by the id
+// in a request or by the one that the broker stamps.
+func share(a, b string, publishers int) bool {
+	return shard(a, publishers) == shard(b, publishers) &&
+		shard(stampedID(a), publishers) == shard(stampedID(b), publishers)
+}
+
+// shard returns the number of the publishing connection of a client id (outbox.Connections).
 func shard(client string, publishers int) uint32 {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(client)) // never fails

@@ -72,9 +72,12 @@ func TestDamageNeedsVotersThatAllKnow(t *testing.T) {
 // read beside the log, and shows nothing.
 func TestUnansweredNeedsOthersThatWereAnswered(t *testing.T) {
 	const publishers = 2
-	same, other := "c", "d"
+	same, other, stamped := "c", "d", "register-"
 	for shard(same, publishers) == shard(other, publishers) {
 		other += "d"
+	}
+	for shard(same, publishers) != shard(stamped, publishers) || share(same, stamped, publishers) {
+		stamped += "e" // by the id that the broker stamps it has another connection
 	}
 	set, get := history.Set, history.Get
 	for name, test := range map[string]struct {
@@ -83,10 +86,13 @@ func TestUnansweredNeedsOthersThatWereAnswered(t *testing.T) {
 		call, replied time.Duration
 		want          bool
 	}{
-		"sent later, and answered":         {set, same, 2 * time.Second, 3 * time.Second, true},
-		"GETs":                             {get, same, 2 * time.Second, 3 * time.Second, false},
-		"sent before":                      {set, same, time.Second / 2, 3 * time.Second, false},
-		"answered too late":                {set, same, 2 * time.Second, 7 * time.Second, false},
+		"sent later, and answered": {set, same, 2 * time.Second, 3 * time.Second, true},
+		"GETs":                     {get, same, 2 * time.Second, 3 * time.Second, false},
+		"sent before":              {set, same, time.Second / 2, 3 * time.Second, false},
+		"answered too late":        {set, same, 2 * time.Second, 7 * time.Second, false},
+		"by another one where the broker stamps ids": {
+			set, stamped, 2 * time.Second, 3 * time.Second, false,
+		},
 		"by another publishing connection": {set, other, 2 * time.Second, 3 * time.Second, false},
 	} {
 		t.Run(name, func(t *testing.T) {
