@@ -2,6 +2,24 @@
 // a seed decides the order in which the goroutines of a synctest bubble run. Package schedule has
 // the functions to control that order; runtime.go.txt implements it.
 //
+// With it, inside the bubble of virtual time:
+//
+//   - everything that the runtime draws comes from the schedule's seed: select, map iteration,
+//     hashes, math/rand, the order of timers at one instant;
+//   - one P runs, goroutines are not preempted, nothing waits for real time, and pools are empty;
+//   - selects lock their channels, and contexts cancel their children, in the order in which they
+//     were made, not in that of their addresses;
+//   - garbage is collected every virtual minute, while all goroutines are idle;
+//   - the schedule decides which goroutine is next: Go's order, any, or that of the highest
+//     priority (PCT: Burckhardt et al., ASPLOS 2010). Goroutines yield, sleep or lose their
+//     priority at synchronisation points, with probabilities that are drawn for each run: blocking
+//     channel operations and selects, Lock and RLock, loads, stores and swaps of typed atomics;
+//   - a node's goroutines and their timers are a group, which stops as a whole, as at SIGSTOP, for
+//     50 µs to 3 s, between any two of its points; one goroutine can sleep as long.
+//
+// What writes a log line passes no point and draws nothing. A test keeps range over maps with
+// addresses in their keys out of the module (test/architecture/maps_test.go).
+//
 // The edits fit one version of Go. If another version has other text where an edit applies, the
 // build fails and names the edit.
 package golib
