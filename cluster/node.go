@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -137,3 +139,93 @@ func (n *Node) Status() Status {
 // LastTerm returns the term of the last entry in the log. Status, which is called often, leaves it
 // out: raft has it only in Stats, which is slow.
 func (n *Node) LastTerm() uint64 { return n.self.lastTerm() }
+
+// Close stops the node. If this node leads and there is another voter, Close first transfers the
+// leadership. The context bounds only the transfer; if it has ended, there is none. Then Close
+// waits for the node's goroutines and for raft, and closes the transport and the stores. Later
+// calls return the same error.
+func (n *Node) Close(ctx context.Context) error {
+	l := &n.lifecycle
+	l.closeOnce.Do(func() {
+		if ctx.Err() != nil {
+			n.env.Log.Debug("stopping without a leadership transfer: the context has ended")
+		} else if err := n.members.TransferIfLeading(ctx, ""); err != nil {
+			n.env.Log.Warn("the leadership transfer did not complete: stopping all the same",
+				"error", err)
+		}
+		l.stop()
+		// must come before Shutdown: after it, raft answers no queued future any more, and the
+		// goroutines would wait for ever
+		l.wait()
+		shutdownFuture := n.self.raft.Shutdown()
+		if aborter, ok := n.env.Transport.(interface{ Abort() }); ok {
+			// shutdownFuture waits for raft's own calls, and a call to a hung member returns only
+			// when its connection is closed
+			aborter.Abort()
+		}
+		l.closeErr = errors.Join(shutdownFuture.Error(), n.env.close())
+	})
+	return l.closeErr
+}
+
+// lifecycle tracks the goroutines of a node, and runs its shutdown once.
+type lifecycle struct {
+	stop      context.CancelFunc // ends the context of the goroutines
+	closeOnce sync.Once
+	closeErr  error // result of the first Close
+
+	mu      sync.Mutex
+	waiting bool // wait was called
+	workers sync.WaitGroup
+}
+
+// start runs f in a goroutine that wait waits for, and returns true. After wait was called it
+// returns false and does not run f: raft may be shut down, and then does not answer futures.
+func (l *lifecycle) start(f func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waiting {
+		return false
+	}
+	l.workers.Go(f)
+	return true
+}
+
+// wait makes start return false from now on, and waits until all goroutines have returned.
+func (l *lifecycle) wait() {
+	l.mu.Lock()
+	l.waiting = true
+	l.mu.Unlock()
+	l.workers.Wait()
+}
+
+// Status is what a member knows of itself and the cluster.
+type Status struct {
+	ID   raft.ServerID
+	Role string // leader, follower, candidate or shutdown
+	// leads, and accepts proposals and reads; true once the LeaderStart (its first entry) is
+	// applied, before Observer.Serve is called
+	Serving bool
+	// has not applied what the leader had applied one poll earlier; true before the first
+	// comparison, false while Serving
+	Behind   bool
+	Learning bool   // a non-voter that autopilot may promote
+	Term     uint64 // raft's current term
+	LeaderID raft.ServerID
+	Commit   uint64 // commit index
+	Last     uint64 // index of the last entry in the log
+	Servers  []raft.Server
+	State    fsm.Status
+	// Divergence wraps ErrReplicasDiffer if this node leads and the replicas had different states
+	// when it last compared them, which it does every minute.
+	Divergence error
+	// OtherBroker wraps ErrOtherBroker if this node is at another broker than the others. Apart are
+	// the members that are at another broker than this node, if it leads.
+	OtherBroker error
+	Apart       []raft.ServerID
+	// DiskLow are the members that are short of disk space, as far as this one knows. StorageLow
+	// says that this node serves and refuses what would grow, because so many are that a majority
+	// of the voters has no space.
+	DiskLow    []raft.ServerID
+	StorageLow bool
+}

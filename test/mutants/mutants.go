@@ -94,9 +94,9 @@ func Overlay(ctx context.Context, folder string, mutants ...Mutant) (string, err
 // it.
 func NextVersion() Mutant {
 	return Mutant{Name: "next_version", What: "the next version of the log", Edits: []overlay.Edit{
-		{File: "fsm/version.go", Old: "const Version = 1", New: "const Version = 2"},
+		{File: "fsm/entry.go", Old: "const Version = 1", New: "const Version = 2"},
 		{
-			File: "fsm/version.go", Old: "const lastKind = KindTxn",
+			File: "fsm/entry.go", Old: "const lastKind = KindTxn",
 			New: "const lastKind = KindTxn + 1",
 		},
 		{
@@ -129,11 +129,11 @@ func SkewedClock() Mutant {
 		Name: "skewed_clock", What: "a wall clock that tests can set",
 		Edits: []overlay.Edit{
 			{
-				File: "cluster/clock.go", Old: "import \"time\"\n",
-				New: "import (\n\t\"os\"\n\t\"strconv\"\n\t\"strings\"\n\t\"time\"\n)\n",
+				File: "cluster/config.go", Old: "\t\"log/slog\"\n\t\"time\"\n",
+				New: "\t\"log/slog\"\n\t\"os\"\n\t\"strconv\"\n\t\"strings\"\n\t\"time\"\n",
 			},
 			{
-				File: "cluster/clock.go",
+				File: "cluster/config.go",
 				Old:  "func wallClock() int64 { return time.Now().UnixMilli() }",
 				New: `func wallClock() int64 {
 	now := time.Now().UnixMilli()
