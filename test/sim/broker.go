@@ -452,6 +452,13 @@ func (b *broker) acknowledge(a *attachment, id uint16) {
 	a.poke()
 }
 
+// lost returns the ends of sessions that had a subscription.
+func (b *broker) lost() []sessionLoss {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.losses)
+}
+
 // lostBetween reports whether a client's session ended between two moments.
 func (b *broker) lostBetween(client string, from, to time.Time) bool {
 	b.mu.Lock()

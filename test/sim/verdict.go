@@ -21,11 +21,21 @@ func (s *simulation) check() {
 	if s.roomForAll() {
 		conditions.ArrivedInOrder = s.arrivedInOrder
 	}
+	s.addGaps()
 	s.checkDelivered()
 	s.checkExecutions()
 	s.findings = history.Check(s.load.History, conditions)
 	for _, v := range s.findings.Violations {
 		s.violation(v.Check, "%s", v.Text)
+	}
+}
+
+// addGaps notes that the clients whose sessions the broker has forgotten may have missed
+// notifications from then on. They notice it themselves when they are back, which may be long
+// after.
+func (s *simulation) addGaps() {
+	for _, loss := range s.broker.lost() {
+		s.load.History.AddGap(loss.client, loss.at.Sub(s.trace.start))
 	}
 }
 

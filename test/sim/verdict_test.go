@@ -2,11 +2,13 @@ package sim
 
 import (
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
 	"holdfast/fsm"
 	"holdfast/test/history"
+	"holdfast/test/workload"
 
 	"github.com/hashicorp/raft"
 )
@@ -40,6 +42,21 @@ func TestOrderIsCheckedWhileTheBrokerKeepsTheSession(t *testing.T) {
 				t.Errorf("checked: %t", got)
 			}
 		})
+	}
+}
+
+// † A broker that is away for long after it forgot its sessions lost their notifications when it
+// went, not when its clients noticed.
+func TestGapBeginsWhenTheBrokerForgets(t *testing.T) {
+	s := &simulation{
+		broker: &broker{}, trace: newTrace(slog.LevelInfo),
+		load: &workload.Load{History: history.New()},
+	}
+	s.broker.losses = []sessionLoss{{"watcher-0", s.trace.start.Add(3 * time.Second)}}
+	s.addGaps()
+	want := []history.Gap{{Client: "watcher-0", At: 3 * time.Second}}
+	if !slices.Equal(s.load.History.Gaps, want) {
+		t.Errorf("%v, want %v", s.load.History.Gaps, want)
 	}
 }
 
