@@ -14,7 +14,10 @@ import (
 )
 
 // dialer opens connections to other members.
-type dialer struct{ config *Config }
+type dialer struct {
+	config *Config
+	faults *certFaults
+}
 
 // dial opens a connection to a member, and returns the id of the member that listens there. If to
 // is empty, any node may listen there.
@@ -27,6 +30,15 @@ func (d *dialer) dial(ctx context.Context, k kind, to raft.ServerID, address str
 	if err != nil {
 		return nil, "", fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
 	}
+	conn, id, err := d.open(ctx, raw, k, to, address)
+	d.faults.ended(to, address, err)
+	return conn, id, err
+}
+
+// open makes the handshakes on a new connection. It closes the connection if they fail.
+func (d *dialer) open(ctx context.Context, raw net.Conn, k kind, to raft.ServerID,
+	address string,
+) (net.Conn, raft.ServerID, error) {
 	tune(raw, k)
 	conn := d.config.TLS.Client(raw, peer.HostOf(raft.ServerAddress(address)), peer.NodeName(to))
 	// The handshake ends with the context, whatever the other side does.

@@ -157,6 +157,10 @@ func (a admitter) admit(conn net.Conn) (hello, error) {
 	if err := writeMessage(conn, &welcome{ID: a.config.ID, Refuse: refused}); err != nil {
 		return theirs, err
 	}
+	if refused == refuseCertificate {
+		return theirs, fmt.Errorf("%w: %s at %s", errRefusedCertificate, theirs.From,
+			theirs.Address)
+	}
 	if refused != "" {
 		return theirs, fmt.Errorf("refused a connection from %s at %s to %q: %s", theirs.From,
 			theirs.Address, theirs.To, refused)

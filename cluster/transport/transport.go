@@ -70,6 +70,7 @@ type Handler interface {
 type Transport struct {
 	config   Config
 	dialer   dialer
+	faults   *certFaults
 	listener net.Listener
 	handler  atomic.Pointer[handlerBox]
 	raft     *admittedListener // accepted connections of raft
@@ -108,7 +109,8 @@ func Listen(config Config) (*Transport, error) {
 		admitting: make(chan struct{}, maxAdmitting), stallTime: stallTime,
 		raft: newAdmittedListener(listener.Addr()), http: newAdmittedListener(listener.Addr()),
 	}
-	t.dialer.config = &t.config
+	t.faults = newCertFaults(config.Log)
+	t.dialer = dialer{&t.config, t.faults}
 	patience := max(config.Patience, minPatience)
 	t.calls.env = callEnvironment{
 		dial: func(id raft.ServerID, address string) (net.Conn, error) {
@@ -126,6 +128,10 @@ func Listen(config Config) (*Transport, error) {
 
 // Address returns where the transport listens.
 func (t *Transport) Address() string { return t.listener.Addr().String() }
+
+// Notes returns which members refuse this one's certificate, and whose this one refuses, since half
+// a minute at most.
+func (t *Transport) Notes() []string { return t.faults.notes() }
 
 // Serve starts to admit connections. The handler answers the calls that arrive on them. A later
 // Serve replaces the handler.
@@ -195,6 +201,7 @@ func (t *Transport) serve(accepted net.Conn) {
 	if err != nil {
 		t.config.Log.Debug("a member's connection was not admitted", "remote",
 			accepted.RemoteAddr(), "error", err)
+		t.faults.refused(accepted.RemoteAddr(), err)
 		_ = conn.Close() // no request was served on it
 		return
 	}

@@ -362,6 +362,80 @@ func TestCertificatesNameMembers(t *testing.T) {
 	}
 }
 
+// Both sides say when a connection fails because of a certificate, and only then.
+func TestRefusedCertificateIsTold(t *testing.T) {
+	ca, foreign := testcert.NewAuthority(t), testcert.NewAuthority(t)
+	ca.Issue("n2", "n2", "127.0.0.1")
+	ca.Issue("good", "n1", "127.0.0.1")
+	ca.Issue("printer", "printer", "127.0.0.1")
+	ca.IssueAt(time.Now().Add(-48*time.Hour), "old", "n1", "127.0.0.1")
+	foreign.Issue("foreign", "n1", "127.0.0.1")
+	ca.Issue("unnamed", "somebody")
+	mine := func(a *testcert.Authority, name string) *tlsconfig.Mutual {
+		files := tlsconfig.Files{
+			CA: ca.File("ca.crt"), Certificate: a.File(name + ".crt"), Key: a.File(name + ".key"),
+		}
+		m, err := tlsconfig.NewMutual(files, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	for name, test := range map[string]struct {
+		caller, listener *tlsconfig.Mutual
+		want             string // what the caller says
+		logged           bool   // by the listener
+	}{
+		"good":    {mine(ca, "good"), mine(ca, "n2"), "", false},
+		"another": {mine(ca, "printer"), mine(ca, "n2"), "n2 refuses the certificate of this node: it has to name", true},
+		"old":     {mine(ca, "old"), mine(ca, "n2"), "n2 refuses the certificate of this node: tls: expired certificate", true},
+		"foreign": {mine(foreign, "foreign"), mine(ca, "n2"), "n2 refuses the certificate of this node: tls: unknown certificate authority", true},
+		"its":     {mine(ca, "good"), mine(ca, "unnamed"), "this node refuses the certificate of n2", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			handler := knowing(peer.Known, "n1.a")
+			handler.address = "n1:7400"
+			listener := listen(t, "n2.b", test.listener, handler)
+			var logged lockedBuffer
+			listener.faults.log = slog.New(slog.NewTextHandler(&logged, nil))
+			caller := listen(t, "n1.a", test.caller, knowing(peer.Known))
+			for range 2 {
+				err := call(t, caller, listener.server(), peer.MethodTerm)
+				if (err == nil) != (test.want == "") {
+					t.Fatal(err)
+				}
+			}
+			notes := caller.Notes()
+			if test.want == "" && len(notes) > 0 || test.want != "" &&
+				(len(notes) != 1 || !strings.HasPrefix(notes[0], test.want)) {
+				t.Errorf("%q", notes)
+			}
+			testwait.Until(t, "the listener logs it once", func() bool {
+				return strings.Count(logged.String(), "because of its certificate") == 1 ||
+					!test.logged
+			})
+		})
+	}
+}
+
+// lockedBuffer is a buffer that may be read while it is written.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
 // A renewed certificate is used for the next connection. While the file is damaged, the old
 // certificate stays in use.
 func TestCertificatesAreReloaded(t *testing.T) {

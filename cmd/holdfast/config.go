@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +18,7 @@ func newConfig() *cobra.Command {
 	})
 	check := &cobra.Command{
 		Use:     "check FILE",
-		Short:   "Say what is wrong with a file of settings: the field, its value and the reason",
+		Short:   "Say what is wrong with a file of settings and with the certificates that it names: the field, its value and the reason",
 		Example: "  holdfast config check /etc/holdfast.yaml",
 		Args:    positional(cobra.ExactArgs(1)),
 		RunE: func(command *cobra.Command, arguments []string) error {
@@ -27,6 +28,9 @@ func newConfig() *cobra.Command {
 			}
 			if _, err := serverConfig(&s, slog.New(slog.DiscardHandler)); err != nil {
 				return err
+			}
+			if err := checkCertificates(&s, time.Now()); err != nil {
+				return &usageError{err}
 			}
 			_, err = fmt.Fprintf(command.OutOrStdout(), "%s is good\n", arguments[0])
 			return err

@@ -24,6 +24,8 @@ type links struct {
 	assemble node.Assemble
 	// what a node without state waits for
 	waiting func() string
+	// what is wrong with the connections
+	notes func() []string
 	// accepts the HTTP requests that other members forward
 	http     net.Listener
 	dialHTTP func(context.Context, raft.Server) (net.Conn, error) // connects to a member's http
@@ -69,7 +71,7 @@ func newLinks(s *settings.Settings, identity cluster.Identity, timing cluster.Ti
 	address := raft.ServerAddress(s.AdvertisedAddress())
 	newcomer := &cluster.Newcomer{ID: id, Address: address, Log: log}
 	return &links{
-		waiting: newcomer.WaitReason,
+		waiting: newcomer.WaitReason, notes: network.Notes,
 		Links: node.Links{
 			Address: address, Raft: network.Raft(), Peers: network,
 			Attach: func(n *cluster.Node) { network.Serve(n) },
@@ -109,7 +111,7 @@ func inProcess(network *cluster.Network, id raft.ServerID, timing cluster.Timing
 			Address: raft.ServerAddress(id), Raft: network.Transport(id, timing), Peers: network,
 			Attach: network.Attach,
 		},
-		assemble: assemble, waiting: func() string { return "" }, http: network.HTTP(id),
-		dialHTTP: network.DialHTTP,
+		assemble: assemble, waiting: func() string { return "" },
+		notes: func() []string { return nil }, http: network.HTTP(id), dialHTTP: network.DialHTTP,
 	}
 }

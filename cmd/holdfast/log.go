@@ -43,14 +43,12 @@ func registerLog(registry prometheus.Registerer, lines *logqueue.Queue) {
 }
 
 // logNotes returns what the node says of its log for a while after a line was lost.
-func logNotes(lines *logqueue.Queue) func() []string {
+func logNotes(lines *logqueue.Queue) []string {
 	const while = 10 * time.Minute
-	return func() []string {
-		lost, last := lines.Lost()
-		if last.IsZero() || time.Since(last) > while {
-			return nil
-		}
-		return []string{fmt.Sprintf(
-			"%d lines of the log were lost: whoever reads standard error of this node hangs, or has gone", lost)}
+	lost, last := lines.Lost()
+	if last.IsZero() || time.Since(last) > while {
+		return nil
 	}
+	return []string{fmt.Sprintf(
+		"%d lines of the log were lost: whoever reads standard error of this node hangs, or has gone", lost)}
 }

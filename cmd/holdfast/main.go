@@ -54,7 +54,9 @@ func newRoot() *cobra.Command {
 			newGet(), newSet(), newDel(), newVDel(), newTxn(), newScan(), newWatch(),
 			newLock(), newBench(),
 		},
-		"operate": {newHealth(), newStatus(), newRaft(), newKeys(), newWatches(), newMirror()},
+		"operate": {
+			newHealth(), newStatus(), newRaft(), newKeys(), newWatches(), newMirror(), newTLS(),
+		},
 	} {
 		for _, command := range commands {
 			command.GroupID = group

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,7 +113,14 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 		return err
 	}
 	registerLog(config.Registry, lines)
-	config.Notes = logNotes(lines)
+	certificates := watchCertificates(s, &config)
+	var working sync.WaitGroup
+	watching, stop := context.WithCancel(command.Context())
+	defer func() {
+		stop()
+		working.Wait()
+	}()
+	working.Go(func() { certificates.Run(watching, log) })
 	config.Exit = func(err error) {
 		log.Error("stopping at once", "error", err)
 		lines.Close()
@@ -130,7 +138,10 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 		return err
 	}
 	config.Links = memberLinks.Links
-	source := &healthSource{waiting: memberLinks.waiting}
+	config.Notes = func() []string {
+		return slices.Concat(logNotes(lines), certificates.Notes(), memberLinks.notes())
+	}
+	source := &healthSource{waiting: memberLinks.waiting, notes: config.Notes}
 	servers, err := listenHealth(s, source, config.Registry, log)
 	if err != nil {
 		return errors.Join(err, closeLinks(memberLinks))
@@ -187,6 +198,7 @@ func closeServers(servers []*httpapi.Server) error {
 type healthSource struct {
 	running atomic.Pointer[node.Node]
 	waiting func() string
+	notes   func() []string // while nothing runs
 }
 
 func (s *healthSource) setRunning(running *node.Node) { s.running.Store(running) }
@@ -205,7 +217,7 @@ func (s *healthSource) warnings() []string {
 	if running := s.running.Load(); running != nil {
 		return running.Warnings()
 	}
-	return nil
+	return s.notes()
 }
 
 func closeLinks(l *links) error {

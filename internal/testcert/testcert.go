@@ -2,19 +2,13 @@
 package testcert
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"holdfast/internal/pki"
 )
 
 // Authority is an Issuer in a temporary folder of a test. An error ends the test.
@@ -44,68 +38,54 @@ func (a *Authority) Issue(name string, hosts ...string) {
 	}
 }
 
+// IssueAt is Issue at another time, as Issuer.IssueAt.
+func (a *Authority) IssueAt(now time.Time, name string, hosts ...string) {
+	a.t.Helper()
+	if err := a.issuer.IssueAt(now, name, hosts...); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
 // Issuer issues certificates into a folder.
 type Issuer struct {
-	dir         string
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
+	dir       string
+	authority *pki.Authority
 }
 
 // NewIssuer makes an authority in a folder, with its certificate in ca.crt.
 func NewIssuer(dir string) (*Issuer, error) {
-	i := &Issuer{dir: dir}
-	return i, i.Issue("ca")
+	authority, pair, err := pki.NewAuthority("ca", lifetime, time.Now())
+	i := &Issuer{dir, authority}
+	if err != nil {
+		return nil, err
+	}
+	return i, i.write("ca", pair)
 }
+
+// lifetime is how long the certificates of tests are valid.
+const lifetime = 24 * time.Hour
 
 // File returns the path of a file in the issuer's folder.
 func (i *Issuer) File(name string) string { return filepath.Join(i.dir, name) }
 
 // Issue writes NAME.crt and NAME.key, a certificate of the hosts (names or IP addresses) for
-// servers and clients, valid for a day. The first certificate that an Issuer issues is the
-// authority's own: it signs all others.
+// servers and clients, valid for a day.
 func (i *Issuer) Issue(name string, hosts ...string) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		BasicConstraintsValid: true, IsCA: i.certificate == nil,
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	for _, host := range hosts {
-		if ip := net.ParseIP(host); ip != nil {
-			template.IPAddresses = append(template.IPAddresses, ip)
-		} else {
-			template.DNSNames = append(template.DNSNames, host)
-		}
-	}
-	parent, parentKey := i.certificate, i.key
-	if parent == nil {
-		parent, parentKey = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, parentKey)
-	if err != nil {
-		return err
-	}
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return err
-	}
-	if i.certificate == nil {
-		i.key = key
-		if i.certificate, err = x509.ParseCertificate(der); err != nil {
-			return err
-		}
-	}
-	return errors.Join(i.write(name+".crt", "CERTIFICATE", der),
-		i.write(name+".key", "EC PRIVATE KEY", keyDER))
+	return i.IssueAt(time.Now(), name, hosts...)
 }
 
-func (i *Issuer) write(name, kind string, der []byte) error {
+// IssueAt is Issue at another time: the certificate is valid for a day from then on.
+func (i *Issuer) IssueAt(now time.Time, name string, hosts ...string) error {
+	pair, err := i.authority.Issue(pki.Request{Name: name, Hosts: hosts, Use: pki.Node}, lifetime,
+		now)
+	if err != nil {
+		return err
+	}
+	return i.write(name, pair)
+}
+
+func (i *Issuer) write(name string, pair pki.Pair) error {
 	const readable = 0o644 // brokers drop their privileges before they read
-	return os.WriteFile(i.File(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}),
-		readable)
+	return errors.Join(os.WriteFile(i.File(name+".crt"), pair.Certificate, readable),
+		os.WriteFile(i.File(name+".key"), pair.Key, readable))
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"holdfast/internal/pki"
 )
 
 // Mutual is the TLS 1.3 of connections on which both sides show a certificate. The files are read
@@ -61,8 +63,8 @@ func NewMutual(files Files, log *slog.Logger) (*Mutual, error) {
 }
 
 func (f Files) load() (*material, error) {
-	if _, err := readWhole(f.Certificate); err != nil {
-		return nil, err
+	if _, err := pki.Read(f.Certificate); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	certificate, err := tls.LoadX509KeyPair(f.Certificate, f.Key)
 	if err != nil {
@@ -141,8 +143,8 @@ func (m *Mutual) Server(conn net.Conn) net.Conn {
 	return tls.Server(conn, m.serverConfig())
 }
 
-// errOtherName says that the other side's certificate has none of the expected names.
-var errOtherName = errors.New("the certificate names somebody else")
+// ErrOtherName says that the other side's certificate has none of the expected names.
+var ErrOtherName = errors.New("the certificate names somebody else")
 
 // Client returns the dialling side of TLS over a connection. The certificate of the other side must
 // have one of the names. There must be at least one name; the first is sent as the server name.
@@ -163,7 +165,7 @@ func (m *Mutual) clientConfig(names []string) *tls.Config {
 		//nolint:gosec // VerifyConnection verifies instead, and accepts any of the names
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 {
-				return errOtherName
+				return ErrOtherName
 			}
 			options := x509.VerifyOptions{Roots: now.authorities, Intermediates: x509.NewCertPool()}
 			for _, certificate := range state.PeerCertificates[1:] {
@@ -173,7 +175,7 @@ func (m *Mutual) clientConfig(names []string) *tls.Config {
 				return err
 			}
 			if !hasName(state.PeerCertificates[0], names) {
-				return fmt.Errorf("%w: want one of %q, it has %q and %v", errOtherName,
+				return fmt.Errorf("%w: want one of %q, it has %q and %v", ErrOtherName,
 					slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" }),
 					state.PeerCertificates[0].DNSNames, state.PeerCertificates[0].IPAddresses)
 			}

@@ -2,13 +2,12 @@
 package tlsconfig
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"os"
+
+	"holdfast/internal/pki"
 )
 
 // Files names the files of one side of a TLS connection. All may be empty.
@@ -52,35 +51,13 @@ func (f Files) Client() (*tls.Config, error) {
 
 // authorities reads the certificates that vouch for the other side.
 func (f Files) authorities() (*x509.CertPool, error) {
-	data, err := readWhole(f.CA)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("%w: there is no certificate in %s", ErrInvalid, f.CA)
-	}
-	return pool, nil
-}
-
-// readWhole reads a file of certificates. It refuses a file that ends within a PEM block: such a
-// file is being written, and may lack certificates.
-func readWhole(file string) ([]byte, error) {
-	data, err := os.ReadFile(file)
+	certificates, err := pki.Read(f.CA)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	rest := data
-	for block := new(pem.Block); block != nil; {
-		block, rest = pem.Decode(rest)
+	pool := x509.NewCertPool()
+	for _, certificate := range certificates {
+		pool.AddCert(certificate)
 	}
-	const begin, end, dashes = "\n-----BEGIN ", "\n-----END ", "-----"
-	rest = append([]byte("\n"), rest...)
-	if last := bytes.LastIndex(rest, []byte(begin)); last >= 0 {
-		if _, label, ends := bytes.Cut(rest[last:], []byte(end)); !ends ||
-			!bytes.Contains(label, []byte(dashes)) {
-			return nil, fmt.Errorf("%w: %s ends within a PEM block", ErrInvalid, file)
-		}
-	}
-	return data, nil
+	return pool, nil
 }

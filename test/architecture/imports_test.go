@@ -115,7 +115,19 @@ func rules() []rule {
 		},
 		{"internal/backoff", nil, nil, "a wait knows nothing of what is tried"},
 		{"internal/ordered", nil, nil, "a container that everything else is built on"},
-		{"internal/tlsconfig", nil, nil, "certificates know nothing of who uses them"},
+		{"internal/pki", []string{"internal/durable"}, nil, "certificates know nothing of TLS"},
+		{
+			"internal/tlsconfig",
+			[]string{"internal/pki"},
+			nil,
+			"certificates know nothing of who uses them",
+		},
+		{
+			"internal/server/certwatch",
+			[]string{"internal/pki"},
+			[]string{"github.com/prometheus/client_golang"},
+			"until when certificates are valid, and nothing of who uses them",
+		},
 		{
 			"internal/server/httpapi",
 			[]string{
@@ -285,7 +297,7 @@ func rules() []rule {
 			[]string{"github.com/eclipse/paho.golang/packets"},
 			"a broker's end of a connection, for tests",
 		},
-		{"internal/testcert", nil, nil, "certificates for tests know nothing of the product"},
+		{"internal/testcert", []string{"internal/pki"}, nil, "certificates for tests know nothing of the product"},
 		{"internal/tcpproxy", nil, nil, "a proxy for tests knows nothing of what passes"},
 		{"internal/testwait", nil, nil, "a wait in tests knows nothing of what it waits for"},
 		{"internal/server/logqueue", nil, nil, "lines of a log know nothing of what is in them"},

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -382,6 +383,16 @@ func TestMembersAuthenticateByCertificates(t *testing.T) {
 					return strings.Contains(stranger.output.String(),
 						"waiting for the cluster")
 				})
+			if name == "another authority" {
+				testwait.Until(t, "both sides say why", func() bool {
+					return strings.Contains(body("http://"+stranger.health+"/readyz"),
+						"refuses the certificate of this node: tls: ") &&
+						slices.ContainsFunc(m, func(s *server) bool {
+							return strings.Contains(s.output.String(),
+								"refused because of its certificate")
+						})
+				})
+			}
 			<-time.After(500 * time.Millisecond)
 			if list := m[0].list(t); len(list) != 3 {
 				t.Errorf("a stranger is a member: %v", list)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -128,4 +129,91 @@ func TestAuthorityOfTheBrokerIsReadAgain(t *testing.T) {
 		func() bool { return httpStatus("http://"+s.health+"/readyz") != http.StatusOK })
 	broker.start(t)
 	s.waitReady(t)
+}
+
+// The certificates of `holdfast tls` are all that a plant needs: for members, for the admin API, for
+// the broker and its clients. A client's certificate opens no admin API.
+func TestCertificatesOfTheCommandAreEnough(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "tls")
+	made := func(arguments ...string) {
+		t.Helper()
+		if out, code := holdfast(t, "", "", append([]string{"tls"}, arguments...)...); code != 0 {
+			t.Fatalf("tls %v: code %d: %s", arguments, code, out)
+		}
+	}
+	file := func(name string) string { return filepath.Join(dir, name) }
+	made("ca", "--dir", dir)
+	for _, id := range []string{"n1", "n2", "n3"} {
+		made("node", id, "127.0.0.1", "--dir", dir)
+	}
+	made("admin", "alice", "--dir", dir)
+	made("broker", "127.0.0.1", "--dir", dir)
+	made("client", "line-7", "--dir", dir)
+	for _, folder := range []string{dir, filepath.Dir(dir), filepath.Dir(filepath.Dir(dir))} {
+		if err := os.Chmod(folder, 0o755); err != nil { // Mosquitto gives up root's rights
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(file("broker.key"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	broker := startMosquitto(t, "cafile "+file("mqtt-ca.crt"), "certfile "+file("broker.crt"),
+		"keyfile "+file("broker.key"), "require_certificate true",
+		"use_identity_as_username true")
+	client := []string{
+		"--ca-file", file("mqtt-ca.crt"), "--cert-file", file("line-7.crt"), "--key-file",
+		file("line-7.key"),
+	}
+	m := prepareMembers(t, 3, "mqtts://"+broker.address)
+	for _, s := range m {
+		for name, setting := range map[string]string{
+			"cluster.tls.certFile": s.id + ".crt", "cluster.tls.keyFile": s.id + ".key",
+			"cluster.tls.caFile": "ca.crt", "broker.tls.caFile": "mqtt-ca.crt",
+			"broker.tls.certFile": "line-7.crt", "broker.tls.keyFile": "line-7.key",
+			"admin.tls.certFile": s.id + ".crt", "admin.tls.keyFile": s.id + ".key",
+			"admin.tls.caFile": "ca.crt",
+		} {
+			s.arguments = append(s.arguments, "--"+name, file(setting))
+		}
+		s.arguments = slices.DeleteFunc(s.arguments,
+			func(a string) bool { return a == "--cluster.tls.insecure" })
+		s.start(t)
+	}
+	m.waitReady(t)
+	if out, code := holdfast(t, "", "",
+		append([]string{"set", "k", "v", "--broker", "mqtts://" + broker.address},
+			client...)...); code != 0 {
+		t.Errorf("set: code %d: %s", code, out)
+	}
+	list := func(name string) (string, int) {
+		return holdfast(t, "", "", "raft", "list-peers", "--admin", "https://"+m[0].admin,
+			"--ca-file", file("ca.crt"), "--cert-file", file(name+".crt"), "--key-file",
+			file(name+".key"))
+	}
+	if out, code := list("alice"); code != 0 || strings.Count(out, "127.0.0.1:") != 3 {
+		t.Errorf("an administrator: code %d: %s", code, out)
+	}
+	if out, code := list("line-7"); code == 0 {
+		t.Errorf("a client of the broker is let in: %s", out)
+	}
+	for _, name := range []string{
+		"cluster.tls.certFile", "cluster.tls.caFile", "broker.tls.certFile", "broker.tls.caFile",
+		"admin.tls.certFile", "admin.tls.caFile", "broker",
+	} {
+		if !strings.Contains(m[0].metrics(t),
+			`holdfast_certificate_expiry_seconds{certificate="`+name+`"} 3`) {
+			t.Errorf("no metric of %s", name)
+		}
+	}
+	before, err := os.ReadFile(file("n1.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made("renew", file("n1.crt"), "--dir", dir)
+	if after, err := os.ReadFile(file("n1.crt")); err != nil || string(after) == string(before) {
+		t.Errorf("it is not renewed: %v", err)
+	}
+	m[0].kill()
+	m[0].start(t)
+	m.waitReady(t)
 }

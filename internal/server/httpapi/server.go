@@ -95,14 +95,15 @@ func (s *Server) Close(ctx context.Context) error {
 }
 
 // Health returns the handler of the health port, which is plain and read-only. /livez says that the
-// process runs. /readyz answers 200 with "ok" and the notes, one a line, or 503 with the error of
-// ready. /metrics is for Prometheus.
+// process runs. /readyz answers 200 with "ok", or 503 with the error of ready, and then the notes,
+// one a line. /metrics is for Prometheus.
 func Health(ready func() error, notes func() []string, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", alive)
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := ready(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			http.Error(w, strings.Join(append([]string{err.Error()}, notes()...), "\n"),
+				http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = fmt.Fprintln(w, strings.Join(append([]string{"ok"}, notes()...), "\n"))

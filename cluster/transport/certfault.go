@@ -1,0 +1,141 @@
+package transport
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
+	"holdfast/internal/tlsconfig"
+)
+
+// certFaults remembers which connections failed because of a certificate: nobody is told of these
+// by the protocol, and a member that is refused looks like one that is down. Its methods are safe
+// for concurrent use.
+type certFaults struct {
+	log *slog.Logger
+
+	mu       sync.Mutex
+	dialled  map[raft.ServerID]certFault // by member, of the connections that this one opened
+	accepted map[string]time.Time        // when one was logged last, by host and reason
+}
+
+type certFault struct {
+	note string
+	at   time.Time
+}
+
+const (
+	// certFaultAge is for how long a fault that did not come again is told.
+	certFaultAge = 30 * time.Second
+	// certFaultsLogged bounds how many faults of accepted connections are told apart; each is
+	// logged once in certFaultPause.
+	certFaultsLogged = 64
+	certFaultPause   = time.Hour
+)
+
+func newCertFaults(log *slog.Logger) *certFaults {
+	return &certFaults{
+		log: log, dialled: make(map[raft.ServerID]certFault),
+		accepted: make(map[string]time.Time),
+	}
+}
+
+// ended notes how opening a connection to a member ended. A member that was never reached is told
+// by its address.
+func (f *certFaults) ended(to raft.ServerID, address string, err error) {
+	who := peer.NodeName(to)
+	if to == "" {
+		who = address
+		to = raft.ServerID(address)
+	}
+	fault := certFault{at: time.Now()}
+	var remote *net.OpError
+	switch {
+	case errors.Is(err, ErrCertificate):
+		fault.note = fmt.Sprintf(
+			"%s refuses the certificate of this node: it has to name the node's id and, as a member's, its host", who)
+	case isCertificateFault(err):
+		fault.note = fmt.Sprintf("this node refuses the certificate of %s: %v", who, err)
+	case errors.As(err, &remote) && remote.Op == "remote error":
+		fault.note = fmt.Sprintf("%s refuses the certificate of this node: %v", who, remote.Err)
+	}
+	f.mu.Lock()
+	_, known := f.dialled[to]
+	if fault.note == "" {
+		if err == nil {
+			delete(f.dialled, to)
+		}
+	} else {
+		f.dialled[to] = fault
+	}
+	f.mu.Unlock()
+	if fault.note != "" && !known {
+		f.log.Warn(fault.note, "see", "holdfast config check, and holdfast tls show")
+	}
+}
+
+// refused notes that a connection from a host was not admitted. It is logged if that is because of
+// a certificate.
+func (f *certFaults) refused(from net.Addr, err error) {
+	if !isCertificateFault(err) {
+		return
+	}
+	host, _, splitErr := net.SplitHostPort(from.String())
+	if splitErr != nil {
+		host = from.String()
+	}
+	key, now := host+" "+err.Error(), time.Now()
+	f.mu.Lock()
+	last, known := f.accepted[key]
+	due := !known || now.Sub(last) >= certFaultPause
+	if due {
+		if !known && len(f.accepted) >= certFaultsLogged {
+			clear(f.accepted)
+		}
+		f.accepted[key] = now
+	}
+	f.mu.Unlock()
+	if due {
+		f.log.Warn("a member's connection is refused because of its certificate", "host", host,
+			"error", err)
+	}
+}
+
+// notes returns the faults of the last moments.
+func (f *certFaults) notes() (notes []string) {
+	now := time.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, fault := range f.dialled {
+		if now.Sub(fault.at) > certFaultAge {
+			delete(f.dialled, id)
+			continue
+		}
+		notes = append(notes, fault.note)
+	}
+	slices.Sort(notes)
+	return notes
+}
+
+// isCertificateFault reports whether an error says that this side refused a certificate.
+func isCertificateFault(err error) bool {
+	var verification *tls.CertificateVerificationError
+	var authority x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	return errors.As(err, &verification) || errors.As(err, &authority) ||
+		errors.As(err, &invalid) || errors.Is(err, tlsconfig.ErrOtherName) ||
+		errors.Is(err, errRefusedCertificate)
+}
+
+// errRefusedCertificate says that this member refused a connection: its certificate does not name
+// the member that it is said to come from.
+var errRefusedCertificate = errors.New("the certificate does not name the member")

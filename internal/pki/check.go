@@ -1,0 +1,160 @@
+package pki
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Purpose says what a certificate has to be good for.
+type Purpose struct {
+	Listens, Dials bool
+	// CA is the file of the authorities by which the other side verifies it. Empty means that these
+	// are not known here.
+	CA string
+	// Names are those of which it must have one; empty means that none is needed.
+	Names []string
+}
+
+// Check reads a certificate and returns what the other side would refuse, all of it at once. Each
+// error wraps ErrUnusable and names the file.
+func Check(file string, purpose Purpose, now time.Time) error {
+	certificates, err := Read(file)
+	if err != nil {
+		return err
+	}
+	leaf := certificates[0]
+	unusable := func(format string, arguments ...any) error {
+		return fmt.Errorf("%w: %s %s", ErrUnusable, file, fmt.Sprintf(format, arguments...))
+	}
+	var faults []error
+	if fault := dates(leaf, now); fault != "" {
+		faults = append(faults, unusable("%s", fault))
+	}
+	for _, use := range []struct {
+		wanted bool
+		usage  x509.ExtKeyUsage
+		what   string
+	}{
+		{purpose.Listens, x509.ExtKeyUsageServerAuth, "servers"},
+		{purpose.Dials, x509.ExtKeyUsageClientAuth, "clients"},
+	} {
+		if use.wanted && !isFor(leaf, use.usage) {
+			faults = append(faults, unusable("is not for %s (extended key usage)", use.what))
+		}
+	}
+	if len(purpose.Names) > 0 && !hasOne(leaf, purpose.Names) {
+		faults = append(faults, unusable("names %s, and must name %s", names(leaf),
+			strings.Join(purpose.Names, " or ")))
+	}
+	if purpose.CA != "" {
+		if err := verify(certificates, purpose.CA); err != nil {
+			faults = append(faults, unusable("%s", err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// CheckAuthorities reads a file of authorities, and returns an error if none of them is valid now.
+// It wraps ErrUnusable and names the file.
+func CheckAuthorities(file string, now time.Time) error {
+	certificates, err := Read(file)
+	if err != nil {
+		return err
+	}
+	var fault string
+	for _, certificate := range certificates {
+		if fault = dates(certificate, now); fault == "" {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: the authority in %s %s", ErrUnusable, file, fault)
+}
+
+func dates(certificate *x509.Certificate, now time.Time) string {
+	switch {
+	case now.After(certificate.NotAfter):
+		return "expired at " + certificate.NotAfter.Format(time.RFC3339)
+	case now.Before(certificate.NotBefore):
+		return "is not valid before " + certificate.NotBefore.Format(time.RFC3339)
+	default:
+		return ""
+	}
+}
+
+// isFor reports whether a certificate may be used for a purpose. One without extended key usages
+// may be used for each.
+func isFor(certificate *x509.Certificate, usage x509.ExtKeyUsage) bool {
+	for _, has := range certificate.ExtKeyUsage {
+		if has == usage || has == x509.ExtKeyUsageAny {
+			return true
+		}
+	}
+	return len(certificate.ExtKeyUsage) == 0 && len(certificate.UnknownExtKeyUsage) == 0
+}
+
+func hasOne(certificate *x509.Certificate, wanted []string) bool {
+	for _, name := range wanted {
+		if certificate.VerifyHostname(name) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func names(certificate *x509.Certificate) string {
+	all := certificate.DNSNames
+	for _, address := range certificate.IPAddresses {
+		all = append(all, address.String())
+	}
+	if len(all) == 0 {
+		return "no host"
+	}
+	return strings.Join(all, ", ")
+}
+
+// verify checks that the authorities of a file vouch for the first of the certificates. Whether
+// that is valid now is not its matter: it looks at a moment at which it was.
+func verify(certificates []*x509.Certificate, ca string) error {
+	authorities, err := Read(ca)
+	if err != nil {
+		return err
+	}
+	options := x509.VerifyOptions{
+		Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(),
+		KeyUsages:   []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+		CurrentTime: certificates[0].NotBefore.Add(time.Second),
+	}
+	for _, authority := range authorities {
+		options.Roots.AddCert(authority)
+		if options.CurrentTime.Before(authority.NotBefore) {
+			options.CurrentTime = authority.NotBefore
+		}
+	}
+	for _, intermediate := range certificates[1:] {
+		options.Intermediates.AddCert(intermediate)
+	}
+	if _, err := certificates[0].Verify(options); err != nil {
+		return fmt.Errorf("is not signed by an authority in %s: %w", ca, err)
+	}
+	return nil
+}
+
+// Describe returns what a certificate says, in one line.
+func Describe(certificate *x509.Certificate) string {
+	kind := "client"
+	switch {
+	case certificate.IsCA:
+		kind = "authority"
+	case isFor(certificate, x509.ExtKeyUsageServerAuth) &&
+		isFor(certificate, x509.ExtKeyUsageClientAuth):
+		kind = "node"
+	case isFor(certificate, x509.ExtKeyUsageServerAuth):
+		kind = "server"
+	}
+	return fmt.Sprintf("%s %q, signed by %q, names %s, valid until %s", kind,
+		certificate.Subject.CommonName, certificate.Issuer.CommonName, names(certificate),
+		certificate.NotAfter.UTC().Format("2006-01-02 15:04"))
+}

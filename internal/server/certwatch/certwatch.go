@@ -1,0 +1,172 @@
+// Package certwatch knows until when the certificates of a node are valid, and says so in time.
+//
+//	watch := certwatch.New([]certwatch.File{{Name: "cluster.tls.certFile", Path: "n1.crt"}}, time.Now)
+//	registry.MustRegister(watch) // holdfast_certificate_expiry_seconds
+//	watch.Notes()                // for /readyz
+//	watch.Run(ctx, log)          // logs each day what expires soon
+package certwatch
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/pki"
+)
+
+// File is a file with certificates that a node uses.
+type File struct {
+	Name        string // the setting that names it
+	Path        string
+	Authorities bool // it has those who vouch for others: one that is valid is enough
+}
+
+// Watch looks at the files whenever it is asked, so that it sees renewed ones. Its methods are safe
+// for concurrent use.
+type Watch struct {
+	files []File
+	now   func() time.Time
+
+	mu   sync.Mutex
+	seen map[string]time.Time // the ends of certificates that other sides have shown, by name
+}
+
+// Soon is how long before its end a certificate is worth a note.
+const Soon = 14 * 24 * time.Hour
+
+// New returns a Watch. Files without a path are left out.
+func New(files []File, now func() time.Time) *Watch {
+	w := &Watch{now: now, seen: make(map[string]time.Time)}
+	for _, file := range files {
+		if file.Path != "" {
+			w.files = append(w.files, file)
+		}
+	}
+	return w
+}
+
+// Observe makes each connection with a client's configuration note until when the certificate of
+// the other side is valid, under the name.
+func (w *Watch) Observe(name string, config *tls.Config) {
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		if len(state.PeerCertificates) > 0 {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.seen[name] = state.PeerCertificates[0].NotAfter
+		}
+		return nil
+	}
+}
+
+// end is until when the certificates under a name are valid.
+type end struct {
+	name string
+	at   time.Time
+	err  error // the file cannot be used
+}
+
+func (w *Watch) ends() (ends []end) {
+	for _, file := range w.files {
+		certificates, err := pki.Read(file.Path)
+		e := end{name: file.Name, err: err}
+		for _, certificate := range certificates {
+			if e.at.IsZero() || certificate.NotAfter.After(e.at) == file.Authorities {
+				e.at = certificate.NotAfter
+			}
+		}
+		ends = append(ends, e)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, name := range []string{Broker} {
+		if at, ok := w.seen[name]; ok {
+			ends = append(ends, end{name: name, at: at})
+		}
+	}
+	return ends
+}
+
+// Broker is the name of the broker's own certificate.
+const Broker = "broker"
+
+// note returns what is to be said of a certificate; empty if it is good for long.
+func (e *end) note(now time.Time) string {
+	const day = 24 * time.Hour
+	left := e.at.Sub(now)
+	switch {
+	case e.err != nil:
+		return fmt.Sprintf("%s: %v", e.name, e.err)
+	case left <= 0:
+		return fmt.Sprintf("the certificate of %s expired at %s: the other side refuses it", e.name,
+			e.at.UTC().Format(time.RFC3339))
+	case left < Soon:
+		return fmt.Sprintf("the certificate of %s expires in %d days, at %s: renew it", e.name,
+			left/day, e.at.UTC().Format(time.RFC3339))
+	default:
+		return ""
+	}
+}
+
+// Notes returns what an operator has to know: what expires within Soon, has expired, or cannot be
+// read.
+func (w *Watch) Notes() (notes []string) {
+	now := w.now()
+	for _, e := range w.ends() {
+		if note := e.note(now); note != "" {
+			notes = append(notes, note)
+		}
+	}
+	return notes
+}
+
+// Run logs the notes, each at most once a day, until the context ends.
+func (w *Watch) Run(ctx context.Context, log *slog.Logger) {
+	const (
+		often = time.Hour
+		day   = 24 * time.Hour
+	)
+	ticker := time.NewTicker(often)
+	defer ticker.Stop()
+	logged := make(map[string]time.Time) // by name
+	for {
+		now := w.now()
+		for _, e := range w.ends() {
+			if note := e.note(now); note == "" {
+				delete(logged, e.name)
+			} else if last, ok := logged[e.name]; !ok || now.Sub(last) >= day {
+				logged[e.name] = now
+				log.Warn(note)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func description() *prometheus.Desc {
+	return prometheus.NewDesc("holdfast_certificate_expiry_seconds",
+		"For how long the certificates of a setting are valid, negative when they are not any more; of a file of authorities, the one that is valid for longest. broker is the certificate that the broker showed last.",
+		[]string{"certificate"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (w *Watch) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- description() }
+
+// Collect implements prometheus.Collector.
+func (w *Watch) Collect(values chan<- prometheus.Metric) {
+	now := w.now()
+	for _, e := range w.ends() {
+		if e.err == nil {
+			values <- prometheus.MustNewConstMetric(description(), prometheus.GaugeValue,
+				e.at.Sub(now).Seconds(), e.name)
+		}
+	}
+}
