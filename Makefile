@@ -126,8 +126,8 @@ test-chaos: ## the chaos harness' own tests: its disk needs root and /dev/fuse
 soak: ## the embedded broker for 30 s at 256 outstanding requests
 	HOLDFAST_SOAK=30s go test -race -count=1 -timeout 5m -run TestManyRequestsAtOnceDoNotHangTheBroker -v ./mqttfront/embedded
 
-figures: ## measure: a million keys, one node beside three, 20 repetitions of each failure (20 minutes)
-	HOLDFAST_FIGURES=1000000 go test -count=1 -timeout 30m -run 'TestFiguresNodeWithManyKeys|TestFiguresThroughput|TestFiguresDiskBytesPerSet' -v ./test/integration | grep -v level=
+figures: ## measure: a million keys, one node beside three, idle nodes, 20 repetitions of each failure (45 minutes)
+	HOLDFAST_FIGURES=1000000 go test -count=1 -timeout 50m -run 'TestFiguresNodeWithManyKeys|TestFiguresThroughput|TestFiguresDiskBytesPerSet|TestFiguresIdle' -v ./test/integration | grep -v level=
 	HOLDFAST_REPEAT=20 go test -count=1 -timeout 20m -run TestFailoverFailsNoRequest -v ./test/integration | grep -v level=
 
 brokers: ## real brokers, of this Debian and of newer ones in folders that debootstrap makes (2 minutes once), and the page about Mosquitto: ONLY=name,name; needs root (15 minutes)

@@ -4,7 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
+
+	"holdfast/client"
 )
 
 // written returns how many bytes a process has had written to disks, by the kernel's count.
@@ -57,5 +62,80 @@ func TestFiguresDiskBytesPerSet(t *testing.T) {
 				s.kill()
 			}
 		})
+	}
+}
+
+// processor returns the processor time that a process has used.
+func (s *server) processor(t *testing.T) time.Duration {
+	t.Helper()
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.command.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// the fields after the name, which may have spaces: the 12th and the 13th are user and system
+	_, after, _ := strings.Cut(string(content), ") ")
+	fields := strings.Fields(after)
+	var ticks int64
+	for _, field := range fields[11:13] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	const tick = 10 * time.Millisecond // of the kernel, for user space
+	return time.Duration(ticks) * tick
+}
+
+// TestFiguresIdle measures what three nodes need while nobody asks for anything: alone, and with a
+// thousand clients that are connected, of which a hundred watch a key. It has no bounds.
+func TestFiguresIdle(t *testing.T) {
+	keysForFigures(t)
+	const (
+		clients  = 1000
+		watching = 100
+		settle   = 4 * time.Minute // outcomes are remembered for so long
+		measured = time.Minute
+	)
+	for _, profile := range []string{"lan", "edge"} {
+		broker := startMosquitto(t)
+		m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "warn",
+			"--cluster.profile", profile)
+		measure := func(what string) {
+			<-time.After(settle)
+			leader := m.leader(t)
+			before := make(map[*server][2]float64)
+			for _, s := range m {
+				before[s] = [2]float64{s.processor(t).Seconds(), s.written(t)}
+			}
+			<-time.After(measured)
+			for _, s := range m {
+				role := "follower"
+				if s == leader {
+					role = "leader"
+				}
+				t.Logf("%s, %s, %s: %.2f %% of a core, %.0f B/s written", profile, what, role,
+					100*(s.processor(t).Seconds()-before[s][0])/measured.Seconds(),
+					(s.written(t)-before[s][1])/measured.Seconds())
+			}
+		}
+		measure("alone")
+		for i := range clients {
+			store, err := client.Connect(t.Context(),
+				client.Config{Addresses: []string{broker.address}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = store.Close() }) // it was only connected
+			if i < watching {
+				if _, err := store.Watch(t.Context(), fmt.Sprintf("key-%d", i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		measure(fmt.Sprintf("%d clients, of which %d watch", clients, watching))
+		for _, s := range m {
+			s.kill()
+		}
 	}
 }
