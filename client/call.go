@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
-	"holdfast/internal/mqttconn"
-
 	"holdfast/hlc"
+	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
 	"holdfast/resp"
 )
 
@@ -24,12 +25,18 @@ type call struct {
 	// when it was made; a moment also counts the time in which the machine was suspended
 	began  moment
 	expiry time.Duration // the message expiry
-	sent   bool          // guarded by Client.mu
+	taken  atomic.Bool   // the broker has acknowledged a copy that somebody receives
+
+	// The fields below are guarded by Client.mu.
+	sent bool // a copy may have reached the store
+	// when the broker first said that nobody receives requests; zero if it did not
+	unreceived moment
 }
 
 type answer struct {
 	reply   resp.Reply
 	version hlc.Timestamp
+	limit   string   // see ServerError.Limit
 	session *session // the session in which the reply arrived
 	err     error
 }
@@ -61,14 +68,34 @@ func (c *Client) do(ctx context.Context, token hlc.Timestamp, arguments ...[]byt
 	case a := <-waiting.done:
 		c.forget(waiting)
 		if a.err == nil && a.reply.Kind == resp.ReplyError {
-			a.err = &ServerError{Text: a.reply.Error}
+			a.err = &ServerError{Text: a.reply.Error, Limit: a.limit}
 		}
 		return a, a.err
 	case <-ctx.Done():
-		if !c.forget(waiting) {
-			return answer{}, fmt.Errorf("%w: %w", ErrNotExecuted, ctx.Err())
-		}
-		return answer{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
+		return answer{}, c.unanswered(waiting, ctx.Err())
+	}
+}
+
+// unanswered gives a call up for a reason, and returns its error.
+func (c *Client) unanswered(waiting *call, reason error) error {
+	sent := c.forget(waiting)
+	c.mu.Lock()
+	taken, nobody, answered := waiting.taken.Load(), !waiting.unreceived.at.IsZero(), c.answered
+	c.mu.Unlock()
+	switch {
+	case !sent && nobody:
+		return fmt.Errorf("%w: %w: nobody receives requests: %w", ErrNotExecuted, ErrNoStore,
+			reason)
+	case !sent:
+		return fmt.Errorf("%w: %w", ErrNotExecuted, reason)
+	case !taken:
+		return fmt.Errorf("%w: the broker has not acknowledged the request: %w", ErrOutcomeUnknown,
+			reason)
+	case !answered:
+		return fmt.Errorf("%w: %w: %w", ErrOutcomeUnknown, ErrNoStore, reason)
+	default:
+		return fmt.Errorf("%w: the broker has the request, and no node has answered: %w",
+			ErrOutcomeUnknown, reason)
 	}
 }
 
@@ -179,6 +206,7 @@ func (c *Client) handleReply(p *mqttconn.Publish) {
 		return // late, or twice
 	}
 	c.turnaround += (time.Since(waiting.began.at) - c.turnaround) / 64
+	c.answered = true
 	a := c.readLocked(p)
 	a.session = c.session
 	waiting.finish(a)
@@ -198,6 +226,7 @@ func (c *Client) readLocked(p *mqttconn.Publish) (a answer) {
 		a.version = version
 		c.mergeLocked(version)
 	}
+	a.limit = p.Properties.User.Get(topics.LimitProperty)
 	if a.reply, a.err = resp.ReadReply(p.Payload); a.err != nil {
 		a.err = fmt.Errorf("%w: %.40q", ErrProtocol, p.Payload)
 	}

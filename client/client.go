@@ -61,6 +61,10 @@ type Config struct {
 	// bounds each attempt to reconnect, and each KEYNOTIFY and STOP that the client sends by
 	// itself. Default 10 s.
 	Timeout time.Duration
+	// NoStoreTimeout is for how long a request is sent again while the broker says that nobody
+	// receives requests, as just after its restart. Then the error is ErrNoStore. Brokers do not
+	// have to say that. Default: until the request's own deadline.
+	NoStoreTimeout time.Duration
 	// KeepAlive is the MQTT keep-alive time, rounded to whole seconds, at least 1 s and at most
 	// 65,535 s. Default 30 s.
 	KeepAlive time.Duration
@@ -104,6 +108,7 @@ type Client struct {
 	failure  error         // why there is no connection
 	// turnaround is a moving average of the time from a call's begin to its answer.
 	turnaround time.Duration
+	answered   bool // the store has answered this client
 	closed     bool
 }
 

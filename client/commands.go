@@ -121,34 +121,32 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, list ...Opti
 ) {
 	set := OpSet(key, value, list...)
 	a, err := c.doOp(ctx, &set)
-	if err != nil {
-		return Version{}, err
-	}
-	switch a.reply.Kind {
-	case resp.ReplyOK:
+	switch {
+	case err != nil:
+	case a.reply.Kind == resp.ReplyOK:
 		return a.version, nil
-	case resp.ReplyNotApplied:
-		return Version{}, &NotAppliedError{Version: a.version}
+	case a.reply.Kind == resp.ReplyNotApplied:
+		err = &NotAppliedError{Version: a.version}
 	default:
-		return Version{}, unexpected(a)
+		err = unexpected(a)
 	}
+	return Version{}, about("set", key, err)
 }
 
 // Get returns a value and its version. The error is ErrNotFound when the key does not exist.
 func (c *Client) Get(ctx context.Context, key string) ([]byte, Version, error) {
 	get := OpGet(key)
 	a, err := c.doOp(ctx, &get)
-	if err != nil {
-		return nil, Version{}, err
-	}
-	switch a.reply.Kind {
-	case resp.ReplyBulk:
+	switch {
+	case err != nil:
+	case a.reply.Kind == resp.ReplyBulk:
 		return a.reply.Bulk, a.version, nil
-	case resp.ReplyNull:
-		return nil, Version{}, ErrNotFound
+	case a.reply.Kind == resp.ReplyNull:
+		err = ErrNotFound
 	default:
-		return nil, Version{}, unexpected(a)
+		err = unexpected(a)
 	}
+	return nil, Version{}, about("get", key, ofRead(err))
 }
 
 // Keys returns all keys that match a pattern and that the client may read, in the order of their
@@ -167,7 +165,7 @@ func (c *Client) Keys(ctx context.Context, pattern string) iter.Seq2[string, err
 				err = unexpected(a)
 			}
 			if err != nil {
-				yield("", err)
+				yield("", about("scan", pattern, ofRead(err)))
 				return
 			}
 			for _, key := range a.reply.Keys {
@@ -217,7 +215,8 @@ func retryOverloaded(ctx context.Context, do func() (answer, error)) (answer, er
 // when there was no value. With IfVersion, the error is a *NotAppliedError when the value has
 // another version, or there is no value.
 func (c *Client) Del(ctx context.Context, key string, list ...Option) (Version, error) {
-	return c.remove(ctx, OpDel(key, list...))
+	version, err := c.remove(ctx, OpDel(key, list...))
+	return version, about("del", key, err)
 }
 
 // VDel deletes a key if it has the value, and returns the version of the value. The error is a
@@ -225,7 +224,8 @@ func (c *Client) Del(ctx context.Context, key string, list ...Option) (Version, 
 func (c *Client) VDel(ctx context.Context, key string, value []byte, list ...Option) (Version,
 	error,
 ) {
-	return c.remove(ctx, OpVDel(key, value, list...))
+	version, err := c.remove(ctx, OpVDel(key, value, list...))
+	return version, about("vdel", key, err)
 }
 
 func (c *Client) remove(ctx context.Context, op Op) (Version, error) {

@@ -21,10 +21,10 @@ import (
 type session struct {
 	deliver func(*mqttconn.Publish) // handles a reply or a notification
 	// markSent marks a request as sent. It returns no message if the request must not be sent any
-	// more. again says that an earlier copy may have reached the store. markUnsent undoes markSent
-	// when the broker had no subscriber for the request.
+	// more. again says that an earlier copy may have reached the store. markUnreceived is called when
+	// the broker had no subscriber for the request.
 	markSent        func(*call) (publish *mqttconn.Publish, again bool)
-	markUnsent      func(*call)
+	markUnreceived  func(waiting *call, again bool)
 	conn            *mqttconn.Conn
 	brokerMaxPacket int // bytes: the broker's Maximum Packet Size
 	acks            *mqttconn.Acks
@@ -71,7 +71,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	s := &session{
-		deliver: c.deliver, markSent: c.markSent, markUnsent: c.markUnsent,
+		deliver: c.deliver, markSent: c.markSent, markUnreceived: c.markUnreceived,
 		began: time.Now(), wake: make(chan struct{}, 1), watchSyncs: make(map[subject]int),
 	}
 	login := mqttconn.Login{
@@ -304,11 +304,22 @@ func (c *Client) markSent(waiting *call) (publish *mqttconn.Publish, again bool)
 	return waiting.publish, again
 }
 
-// markUnsent marks a request as not sent, because no copy of it reached a subscriber.
-func (c *Client) markUnsent(waiting *call) {
+// markUnreceived notes that a copy of a request reached nobody. It was not sent then, unless there
+// was a copy before (again). It gives the request up after Config.NoStoreTimeout.
+func (c *Client) markUnreceived(waiting *call, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	waiting.sent = false
+	if !again {
+		waiting.sent = false
+	}
+	if waiting.unreceived.at.IsZero() {
+		waiting.unreceived = now()
+	}
+	if limit := c.config.NoStoreTimeout; limit > 0 && !waiting.sent &&
+		waiting.unreceived.elapsed() > limit {
+		waiting.finish(answer{err: fmt.Errorf("%w: %w: nobody receives requests", ErrNotExecuted,
+			ErrNoStore)})
+	}
 }
 
 // keptBuffer is the largest size in bytes at which session.encoded is kept for the next request.
@@ -362,14 +373,14 @@ func (s *session) acknowledged(id uint16, reason byte) bool {
 	case reason >= 0x80:
 		waiting.finish(answer{err: &refusedError{reason: reason}})
 	case reason == mqttconn.ReasonNoMatchingSubscriber:
-		if !again {
-			s.markUnsent(waiting) // no subscriber received the only copy
-		}
+		s.markUnreceived(waiting, again)
 		s.working.Go(func() {
 			if backoff.Pause(s.ctx, resendPause) {
 				s.enqueue(waiting)
 			}
 		})
+	default:
+		waiting.taken.Store(true)
 	}
 	return true
 }

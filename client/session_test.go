@@ -67,7 +67,7 @@ func TestRequestWithoutASubscriberIsUnsent(t *testing.T) {
 			waiting := &call{sent: true, done: make(chan answer, 1)}
 			s := &session{
 				ctx: ctx, ids: make(chan uint16, 1),
-				flight: []flight{{}, {waiting, again}}, markUnsent: new(Client).markUnsent,
+				flight: []flight{{}, {waiting, again}}, markUnreceived: new(Client).markUnreceived,
 			}
 			if !s.acknowledged(1, mqttconn.ReasonNoMatchingSubscriber) || waiting.sent != again {
 				t.Errorf("it counts as sent: %v", waiting.sent)

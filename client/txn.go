@@ -123,9 +123,9 @@ func (c *Client) Txn(ctx context.Context, operations ...Op) (TxnResult, error) {
 	a, err := c.do(ctx, token, arguments...)
 	switch {
 	case err != nil:
-		return TxnResult{}, err
+		return TxnResult{}, fmt.Errorf("txn: %w", err)
 	case a.reply.Kind == resp.ReplyNotApplied:
-		return TxnResult{}, &NotAppliedError{Version: a.version}
+		return TxnResult{}, fmt.Errorf("txn: %w", &NotAppliedError{Version: a.version})
 	case a.reply.Kind != resp.ReplyArray || len(a.reply.Replies) != len(operations):
 		return TxnResult{}, unexpected(a)
 	}

@@ -148,8 +148,8 @@ func overloaded(dialect Dialect) Result {
 func (m *Machine) write(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
 	result := &outcome.Results[position]
 	result.Dialect = m.settings.dialect(command.Dialect)
-	if result.Error = m.checkRequest(command, &result.Rule); result.Error != NoError {
-		result.Code = CodeError
+	if code := m.checkRequest(command, &result.Rule); code != NoError {
+		m.failCheck(command, result, code)
 		return
 	}
 	switch command.Kind {
@@ -160,8 +160,8 @@ func (m *Machine) write(position int, command *Command, storageLow bool, outcome
 		}
 		var g growth
 		g.add(command, found)
-		if m.exceedsQuota(&g, command.owner(), storageLow) {
-			result.fail(ErrorQuota)
+		if limit := m.exceededQuota(&g, command.owner(), storageLow); limit != NoLimit {
+			result.failQuota(limit)
 			return
 		}
 		m.change(position, command, found, outcome, result)
@@ -358,25 +358,32 @@ func (g *growth) add(command *Command, found *record) {
 	}
 }
 
-// exceedsQuota reports whether changes must be refused: they add keys or bytes, and a limit on all
-// or on those of one owner would be exceeded, or a member's disk is nearly full. A limit of 0 is
-// none.
-func (m *Machine) exceedsQuota(g *growth, owner Owner, storageLow bool) bool {
+// exceededQuota returns why changes must be refused: they add keys or bytes, and a limit on all or
+// on those of one owner would be exceeded, or a member's disk is nearly full. A limit of 0 is none.
+func (m *Machine) exceededQuota(g *growth, owner Owner, storageLow bool) Limit {
 	exceeds := func(used, added, limit int64) bool {
 		return added > 0 && limit > 0 && used+added > limit
 	}
 	limits := &m.settings.Limits
-	if exceeds(int64(m.values.len()), g.keys, limits.Keys) ||
-		exceeds(m.values.bytes, g.bytes, limits.TotalBytes) ||
-		storageLow && (g.keys > 0 || g.bytes > 0) {
-		return true
-	}
-	if limits.KeysPerClient == 0 && limits.BytesPerClient == 0 {
-		return false
+	switch {
+	case exceeds(int64(m.values.len()), g.keys, limits.Keys):
+		return LimitKeys
+	case exceeds(m.values.bytes, g.bytes, limits.TotalBytes):
+		return LimitTotalBytes
+	case storageLow && (g.keys > 0 || g.bytes > 0):
+		return LimitDisk
+	case limits.KeysPerClient == 0 && limits.BytesPerClient == 0:
+		return NoLimit
 	}
 	its := m.values.owners.of(owner)
-	return exceeds(its.keys, g.ownedKeys, limits.KeysPerClient) ||
-		exceeds(its.bytes, g.ownedBytes, limits.BytesPerClient)
+	switch {
+	case exceeds(its.keys, g.ownedKeys, limits.KeysPerClient):
+		return LimitKeysPerClient
+	case exceeds(its.bytes, g.ownedBytes, limits.BytesPerClient):
+		return LimitBytesPerClient
+	default:
+		return NoLimit
+	}
 }
 
 func (m *Machine) configure(command *Command) {
@@ -401,6 +408,19 @@ func (m *Machine) raiseClocks(floor *Floor) {
 
 func (r *Result) fail(code ErrorCode) {
 	*r = Result{Code: CodeError, Error: code, Dialect: r.Dialect}
+}
+
+func (r *Result) failQuota(limit Limit) {
+	r.fail(ErrorQuota)
+	r.Limit = limit
+}
+
+// failCheck sets the result of a command that checkRequest refuses.
+func (m *Machine) failCheck(command *Command, result *Result, code ErrorCode) {
+	result.fail(code)
+	if code == ErrorQuota {
+		result.Limit = m.exceededSize(command)
+	}
 }
 
 // fence checks a fencing token, if there is one, against the clock and the key. present says

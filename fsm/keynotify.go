@@ -29,14 +29,14 @@ func (m *Machine) keyNotify(command *Command, result *Result) {
 		if err != nil {
 			result.fail(ErrorSyntax)
 			if errors.Is(err, glob.ErrTooLong) {
-				result.fail(ErrorQuota)
+				result.failQuota(LimitPatternBytes)
 			}
 			return
 		}
 		added.pattern = &watchedPattern{pattern, command.Principal}
 	}
-	if m.watches.full(&m.settings.Limits, added) {
-		result.fail(ErrorQuota)
+	if limit := m.watches.exceeded(&m.settings.Limits, added); limit != NoLimit {
+		result.failQuota(limit)
 		return
 	}
 	m.watches.put(added)

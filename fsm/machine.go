@@ -249,8 +249,8 @@ func (m *Machine) mixIntoStateHash(kind byte, numbers ...uint64) {
 // last entry applied.
 func (m *Machine) Read(command *Command) Result {
 	result := Result{Dialect: m.settings.dialect(command.Dialect)}
-	if result.Error = m.checkRequest(command, &result.Rule); result.Error != NoError {
-		result.Code = CodeError
+	if code := m.checkRequest(command, &result.Rule); code != NoError {
+		m.failCheck(command, &result, code)
 		return result
 	}
 	if command.Kind == KindScan {

@@ -106,6 +106,7 @@ type Result struct {
 	// Operation is the index, from 0 on, of the operation that made a transaction fail: it was
 	// refused, or its condition was not met. 0 in a Repeat.
 	Operation uint8
+	Limit     Limit    // with ErrorQuota, but in a Repeat
 	Value     string   // with CodeValue
 	Page      *KeyPage // with CodeKeys
 	Replies   []Result // with CodeReplies: those of the operations

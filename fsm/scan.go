@@ -60,7 +60,7 @@ func (m *Machine) scan(command *Command, result *Result) {
 	pattern, err := glob.Compile(string(command.Key))
 	switch {
 	case errors.Is(err, glob.ErrTooLong):
-		result.fail(ErrorQuota)
+		result.failQuota(LimitPatternBytes)
 		return
 	case err != nil:
 		result.fail(ErrorSyntax)

@@ -83,17 +83,20 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 			total.add(&operations[i], found[i])
 		}
 	}
+	limit := m.exceededQuota(&total, command.owner(), storageLow)
 	switch values, size := replySize(replies); {
 	case unmet >= 0:
 		*result = replies[unmet]
 		result.Operation = uint8(unmet)
 		return
 	case m.watchCost(operations) > maxWatchCost:
-		result.fail(ErrorQuota)
+		result.failQuota(LimitTxnPatterns)
 		return
-	case m.exceedsQuota(&total, command.owner(), storageLow) ||
-		values > max(maxReadBytes, m.settings.Limits.ValueBytes):
-		result.fail(ErrorQuota)
+	case limit != NoLimit:
+		result.failQuota(limit)
+		return
+	case values > max(maxReadBytes, m.settings.Limits.ValueBytes):
+		result.failQuota(LimitTxnReads)
 		return
 	case command.MaxReply > 0 && size > command.MaxReply:
 		result.fail(ErrorReplyTooLarge)
@@ -139,7 +142,7 @@ func (m *Machine) checkOperation(position int, operation *Command, outcome *Entr
 ) (found *record) {
 	result.Dialect = m.settings.dialect(operation.Dialect)
 	if code := m.checkRequest(operation, &result.Rule); code != NoError {
-		result.fail(code)
+		m.failCheck(operation, result, code)
 		return nil
 	}
 	switch {

@@ -80,18 +80,29 @@ func (w *watch) size() int64 {
 	return int64(size)
 }
 
-// full reports whether an added watch would exceed a limit: on the number of watches, on their
+// exceeded returns which limit an added watch would exceed: on the number of watches, on their
 // bytes, on the watches of one client, or a bound of patternIndex. If it replaces a watch, only its
 // additional bytes count.
-func (w *watches) full(limits *Limits, added *watch) bool {
+func (w *watches) exceeded(limits *Limits, added *watch) Limit {
+	old, exists := w.find(added.watchID)
 	more := added.size()
-	if old, exists := w.find(added.watchID); exists {
+	if exists {
 		more -= old.size()
-		return more > 0 && w.bytes+more > limits.WatchBytes
 	}
-	return int64(w.byKey.Len()) >= limits.Watches || w.bytes+more > limits.WatchBytes ||
-		(limits.WatchesPerClient > 0 && w.perClient[added.clientID] >= limits.WatchesPerClient) ||
-		added.isPattern && w.patterns.full(added)
+	switch {
+	case !exists && int64(w.byKey.Len()) >= limits.Watches:
+		return LimitWatches
+	case more > 0 && w.bytes+more > limits.WatchBytes:
+		return LimitWatchBytes
+	case exists:
+		return NoLimit
+	case limits.WatchesPerClient > 0 && w.perClient[added.clientID] >= limits.WatchesPerClient:
+		return LimitWatchesPerClient
+	case added.isPattern && w.patterns.full(added):
+		return LimitPatterns
+	default:
+		return NoLimit
+	}
 }
 
 func newWatches() watches {

@@ -79,7 +79,7 @@ func (c *connection) config() (config client.Config, err error) {
 	}
 	config = client.Config{
 		Addresses: c.brokers, ClientID: c.clientID, Username: c.username,
-		Timeout: c.timeout,
+		Timeout: c.timeout, NoStoreTimeout: impatience,
 	}
 	if c.passwordFile != "" {
 		if config.Password, err = readSecret(c.passwordFile); err != nil {
@@ -111,6 +111,9 @@ func (c *connection) open(ctx context.Context, command *cobra.Command) (*client.
 	return store, nil
 }
 
+// impatience is after how long a command says that no node answers. A leader change takes less.
+const impatience = 3 * time.Second
+
 // do runs one command against the store.
 func (c *connection) do(command *cobra.Command,
 	run func(context.Context, *client.Client) error,
@@ -122,6 +125,14 @@ func (c *connection) do(command *cobra.Command,
 	defer func() { _ = store.Close() }() // Close always returns nil
 	ctx, cancel := context.WithTimeout(command.Context(), c.timeout)
 	defer cancel()
+	if c.timeout > impatience {
+		hint := time.AfterFunc(impatience, func() {
+			// a failure to write to standard error cannot be reported
+			_, _ = fmt.Fprintf(command.ErrOrStderr(),
+				"holdfast: no answer yet, waiting for up to %v\n", c.timeout)
+		})
+		defer hint.Stop()
+	}
 	return run(ctx, store)
 }
 

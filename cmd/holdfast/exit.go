@@ -53,7 +53,8 @@ func exitCode(err error) (code int, silent bool) {
 		return exitUsage, false
 	case errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrNotApplied):
 		return exitNotApplied, false
-	case errors.Is(err, client.ErrNotExecuted): // definitely not done
+	case errors.Is(err, client.ErrNotExecuted), // definitely not done
+		errors.Is(err, client.ErrNoAnswer): // of a read, which changes nothing
 		return exitError, false
 	case errors.Is(err, client.ErrOutcomeUnknown), errors.Is(err, client.ErrProtocol),
 		errors.Is(err, context.DeadlineExceeded):
@@ -74,6 +75,9 @@ func explanation(err error) string {
 		if errors.Is(err, older) {
 			return ": the store is older than this program and does not know this command or option; upgrade all its members (Log Version in `holdfast raft status`)"
 		}
+	}
+	if errors.Is(err, client.ErrNoStore) {
+		return ": is a node running (`holdfast health` on its host), is this its broker, and may this user publish requests to it and receive its answers?"
 	}
 	return ""
 }

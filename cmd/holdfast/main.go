@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -45,7 +46,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(flagError)
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "use", Title: "Use:"},
 		&cobra.Group{ID: "operate", Title: "Operate:"})
 	for group, commands := range map[string][]*cobra.Command{
@@ -64,6 +65,16 @@ func newRoot() *cobra.Command {
 		}
 	}
 	return root
+}
+
+// flagError makes a usage error of an error about flags. A key or value such as -5 looks like a
+// flag.
+func flagError(command *cobra.Command, err error) error {
+	if strings.HasPrefix(err.Error(), "unknown shorthand flag") {
+		return usagef("%w; put -- before a key or value that begins with a dash: %s … -- -5", err,
+			command.CommandPath())
+	}
+	return &usageError{err}
 }
 
 // positional wraps a check of the arguments: its errors become usage errors.

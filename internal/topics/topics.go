@@ -19,6 +19,10 @@ const (
 	notify        = "/command/notify/"
 )
 
+// LimitProperty is the user property of a reply that the quota has been exceeded: which limit that
+// was, and its bound.
+const LimitProperty = "holdfast-limit"
+
 // HasDisallowedCharacters reports whether a topic has control characters, or code points that are
 // no characters. A broker may end the connection on these (MQTT 5, 1.5.4).
 func HasDisallowedCharacters(topic string) bool {

@@ -128,6 +128,9 @@ func (l *Leader) answerLocked(r *Request, result *fsm.Result) {
 		l.endLocked(r)
 		return
 	}
+	if result.Error == fsm.ErrorQuota {
+		l.tellLimitLocked(r, result.Limit, now)
+	}
 	r.state, r.queued = stateDelivering, now
 	l.delivering.add(r)
 	if r.Command.Kind == fsm.KindKeyNotify && result.Code == fsm.CodeOK {
@@ -135,6 +138,24 @@ func (l *Leader) answerLocked(r *Request, result *fsm.Result) {
 	}
 	l.sendLocked(r.clientKey(),
 		&outbox.Output{Request: &r.Request, Tag: r, Result: *result, Queued: now})
+}
+
+// limitPause is the least time between two lines of the log about one limit.
+const limitPause = time.Minute
+
+// tellLimitLocked tells a client, the metrics and the log which limit a request has met. A copy of
+// a request that was refused before has none.
+func (l *Leader) tellLimitLocked(r *Request, limit fsm.Limit, now time.Time) {
+	if limit == fsm.NoLimit {
+		return
+	}
+	r.Limit = limit.Text(&l.known.limits)
+	l.metrics.Limited.WithLabelValues(limit.Name()).Inc()
+	if last, told := l.limitsTold[limit]; !told || now.Sub(last) >= limitPause {
+		l.limitsTold[limit] = now
+		l.log.Warn("a request was refused: the quota has been exceeded", "limit", r.Limit,
+			"client", r.Command.Principal.ClientID, "username", r.Command.Principal.Username)
+	}
 }
 
 // notifyLocked sends the notifications of a change on their way, or gives them up if they have

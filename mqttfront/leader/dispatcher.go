@@ -36,7 +36,8 @@ func (d *Dispatcher) SetStore(store Store) { d.store = store }
 // which requests come.
 func (d *Dispatcher) NewLeader(clients *Clients, reconnect func(reason error)) *Leader {
 	l := &Leader{
-		number: d.leaderships.Add(1), config: d.config, metrics: d.metrics, store: d.store,
+		number: d.leaderships.Add(1), config: d.config, metrics: d.metrics, log: d.log,
+		store: d.store, limitsTold: make(map[fsm.Limit]time.Time),
 		clients:   clients,
 		reconnect: reconnect, load: newLoad(d.config), proposals: make(map[string]int),
 	}

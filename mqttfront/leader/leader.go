@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +53,7 @@ type Leader struct {
 	number  uint64 // of this leadership, in this process
 	config  *Config
 	metrics *metrics.Metrics
+	log     *slog.Logger
 	store   Store
 	clients *Clients
 	// reconnect ends the connection of the cluster's session, so that the broker delivers again
@@ -78,6 +80,8 @@ type Leader struct {
 	// moves past them when the others of the entry are added (passGivenUpLocked).
 	givenUp []uint64
 	tests   watchTests
+	// limitsTold has when the log said last that a limit was met.
+	limitsTold map[fsm.Limit]time.Time
 }
 
 // logState is what a leader knows of the log.

@@ -29,6 +29,7 @@ type Metrics struct {
 	UnderWay    prometheus.Gauge
 	Dropped     *prometheus.CounterVec // reason
 	Refused     *prometheus.CounterVec // reason
+	Limited     *prometheus.CounterVec // limit
 	Subscribed  *prometheus.CounterVec // result
 	Kicked      *prometheus.CounterVec // result
 	Disconnects *prometheus.CounterVec // result
@@ -66,6 +67,8 @@ func New(registry prometheus.Registerer) *Metrics {
 			"Requests that got no reply: too old to know whether they were executed before (outcome_unknown), with a reply that the broker did not acknowledge within a minute (stuck), or shed without an identity by which the refusal could be remembered (overloaded), or impossible to encode for the log (invalid).", "reason"),
 		Refused: vector("holdfast_requests_refused_total",
 			"Requests answered that the service is overloaded: they waited too long (age), their client has too many under way (client_share), too many SCANs are (scans), or there is no room to remember the outcome (outcomes).", "reason"),
+		Limited: vector("holdfast_quota_refusals_total",
+			"Requests answered that the quota has been exceeded, by the limit that they met: a setting, or size (limits.keyBytes or limits.valueBytes), watch_bytes, patterns, pattern_bytes, notification_topic, txn_read_bytes, txn_patterns.", "limit"),
 		Subscribed: vector("holdfast_notification_subscriptions_total",
 			"Attempts to subscribe a watching client to its notifications by the driver: made, present (it has a subscription), failed, unsupported (by the driver's settings), or dropped (the queue was full).", "result"),
 		Kicked: vector("holdfast_clients_kicked_total",
@@ -79,7 +82,7 @@ func New(registry prometheus.Registerer) *Metrics {
 	m.Session = session.NewMetrics(registry)
 	m.Disconnects = vector("holdfast_client_disconnects_total",
 		"Client disconnects that the broker reported: logged, no_watches (there was no watch to end), or dropped (by a node that does not lead: its queue was full).", "result")
-	registry.MustRegister(m.otherStore, m.Disconnects, m.Refused, m.Subscribed, m.requests,
+	registry.MustRegister(m.otherStore, m.Disconnects, m.Refused, m.Limited, m.Subscribed, m.requests,
 		m.Ignored, seconds, m.UnderWay, m.Dropped,
 		m.Kicked, m.WatchesTested)
 	for stage, name := range [stageCount]string{
@@ -106,6 +109,9 @@ func New(registry prometheus.Registerer) *Metrics {
 		for _, value := range series.values {
 			series.vector.WithLabelValues(value)
 		}
+	}
+	for _, limit := range fsm.AllLimits() {
+		m.Limited.WithLabelValues(limit.Name())
 	}
 	return m
 }

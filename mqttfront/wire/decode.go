@@ -22,6 +22,7 @@ type Request struct {
 	Deadline           time.Time // when the message expires; zero if it has no message expiry
 	Size               int       // approximate memory of the request, in bytes
 	Store              string    // the reply's StoreProperty; empty for none
+	Limit              string    // the reply's LimitProperty; empty for none
 }
 
 // Verdict is what a front end does with a message.

@@ -73,6 +73,9 @@ func EncodeReply(r *Request, result *fsm.Result, now time.Time) *packets.Publish
 	if r.Store != "" {
 		p.add(StoreProperty, r.Store)
 	}
+	if r.Limit != "" {
+		p.add(topics.LimitProperty, r.Limit)
+	}
 	return &p.publish
 }
 

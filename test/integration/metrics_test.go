@@ -15,6 +15,8 @@ import (
 // bucket) excepted.
 const labels = `agree differ incomplete cleared skipped too_large abandoned set get del vdel keynotify other done not_applied missing dropped error queue commit publish log vote term ` +
 	`published expired given_up no_subscriber refused full expired stale invalid stuck outcome_unknown overloaded reply notification made present age client_share scans outcomes txn done untrusted unsupported failed ` +
+	`size limits.keyBytes limits.valueBytes notification_topic limits.keys limits.totalBytes limits.keysPerClient limits.bytesPerClient node.minFreeDisk ` +
+	`limits.watches watch_bytes limits.watchesPerClient patterns pattern_bytes txn_read_bytes txn_patterns ` +
 	`no_response_topic bad_response_topic retained logged no_watches`
 
 // metrics returns what a scraper gets.

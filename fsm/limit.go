@@ -1,0 +1,95 @@
+package fsm
+
+import (
+	"strconv"
+
+	"holdfast/internal/glob"
+)
+
+// Limit is what made a command fail with ErrorQuota. Clients are told its name beside the error.
+type Limit uint8
+
+// The limits. NoLimit is that of results with another error, and of copies of a request.
+const (
+	NoLimit Limit = iota
+	// a key or a value was so long that the leader left it out of the log
+	LimitSizes
+	LimitKeyBytes
+	LimitValueBytes
+	LimitTopic // the topic of the notifications would be longer than MQTT allows
+	LimitKeys
+	LimitTotalBytes
+	LimitKeysPerClient
+	LimitBytesPerClient
+	LimitDisk
+	LimitWatches
+	LimitWatchBytes
+	LimitWatchesPerClient
+	LimitPatterns
+	LimitPatternBytes
+	LimitTxnReads
+	LimitTxnPatterns
+	limitsEnd // the number of limits; not one of them
+)
+
+// AllLimits returns all of them but NoLimit.
+func AllLimits() (all []Limit) {
+	for l := NoLimit + 1; l < limitsEnd; l++ {
+		all = append(all, l)
+	}
+	return all
+}
+
+// Name returns the setting of the limit or, for one that cannot be set, a word for it: size is
+// limits.keyBytes or limits.valueBytes.
+func (l Limit) Name() string {
+	return [limitsEnd]string{
+		NoLimit:    "none",
+		LimitSizes: "size", LimitKeyBytes: "limits.keyBytes",
+		LimitValueBytes: "limits.valueBytes", LimitTopic: "notification_topic",
+		LimitKeys: "limits.keys", LimitTotalBytes: "limits.totalBytes",
+		LimitKeysPerClient:  "limits.keysPerClient",
+		LimitBytesPerClient: "limits.bytesPerClient", LimitDisk: "node.minFreeDisk",
+		LimitWatches: "limits.watches", LimitWatchBytes: "watch_bytes",
+		LimitWatchesPerClient: "limits.watchesPerClient",
+		LimitPatterns:         "patterns", LimitPatternBytes: "pattern_bytes",
+		LimitTxnReads:    "txn_read_bytes",
+		LimitTxnPatterns: "txn_patterns",
+	}[l]
+}
+
+// Text returns the name of the limit and its bound, where that is one number.
+func (l Limit) Text(limits *Limits) string {
+	bound := map[Limit]int64{
+		LimitKeyBytes: limits.KeyBytes, LimitValueBytes: limits.ValueBytes,
+		LimitTopic: maxNotificationTopic, LimitKeys: limits.Keys,
+		LimitTotalBytes: limits.TotalBytes, LimitKeysPerClient: limits.KeysPerClient,
+		LimitBytesPerClient: limits.BytesPerClient, LimitWatches: limits.Watches,
+		LimitWatchBytes: limits.WatchBytes, LimitWatchesPerClient: limits.WatchesPerClient,
+		LimitPatternBytes: glob.MaxSize, LimitTxnReads: max(maxReadBytes, limits.ValueBytes),
+	}[l]
+	if bound == 0 {
+		return l.Name()
+	}
+	return l.Name() + ": " + strconv.FormatInt(bound, 10)
+}
+
+// exceededSize returns which limit on sizes a command exceeds that failed with ErrorQuota.
+func (m *Machine) exceededSize(command *Command) Limit {
+	limits := &m.settings.Limits
+	switch {
+	case command.Oversize:
+		return LimitSizes
+	case command.Kind == KindScan:
+		return LimitPatternBytes
+	case int64(len(command.Key)) > limits.KeyBytes:
+		return LimitKeyBytes
+	case int64(len(command.Value)) > limits.ValueBytes,
+		int64(len(command.Expected)) > limits.ValueBytes:
+		return LimitValueBytes
+	case command.Error == ErrorQuota: // the front end did not parse it
+		return LimitSizes
+	default:
+		return LimitTopic
+	}
+}
