@@ -26,6 +26,7 @@ type Node struct {
 	offerer     *offer.Offerer
 	memberWatch *memberWatch
 	space       func() peer.DiskSpace // which members are short of disk space
+	missing     func() []peer.Missing // which members do not answer
 	sameBroker  *sameBroker
 	members     *membership.Membership
 	autopilot   *autopilotRunner
@@ -132,6 +133,7 @@ func (n *Node) Status() Status {
 		Commit: n.self.raft.CommitIndex(), Last: n.self.raft.LastIndex(),
 		State: n.replica.Status(), Divergence: n.verifier.divergence(),
 		OtherBroker: n.sameBroker.check(), Apart: n.sameBroker.apart(),
+		Missing: n.missing(),
 		DiskLow: space.Low, StorageLow: n.commands.serving() && space.Refused,
 	}
 }
@@ -223,6 +225,8 @@ type Status struct {
 	// the members that are at another broker than this node, if it leads.
 	OtherBroker error
 	Apart       []raft.ServerID
+	// Missing are the members that did not answer the last poll of this one, and since when.
+	Missing []peer.Missing
 	// DiskLow are the members that are short of disk space, as far as this one knows. StorageLow
 	// says that this node serves and refuses what would grow, because so many are that a majority
 	// of the voters has no space.

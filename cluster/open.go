@@ -54,6 +54,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	}
 	n.self.heard = n.sameBroker.state
 	n.space = func() peer.DiskSpace { return peers.DiskSpace(n.self.diskLow()) }
+	n.missing = peers.Missing
 	n.commands = &commandRouter{observer: observer, confirmTerm: confirmer.confirm}
 	ctx, stop := context.WithCancel(context.Background())
 	n.lifecycle.stop = stop

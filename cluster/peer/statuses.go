@@ -26,6 +26,9 @@ type Statuses struct {
 	// entries up to there on its disk.
 	acknowledged map[raft.ServerID]uint64
 
+	// missing has the members that did not answer the last poll, and the monotonic time since when.
+	missing map[raft.ServerID]time.Duration
+
 	polled bool // Keep was called
 	// at the last comparison this member had applied what the leader had applied at the comparison
 	// before
@@ -92,9 +95,47 @@ func (s *Statuses) Keep(answered map[raft.ServerID]Answer) (before map[raft.Serv
 		}
 	}
 	s.acknowledged = acknowledged
+	s.missing = s.missingAfterLocked(answered)
 	before, first = s.answered, !s.polled
 	s.answered, s.polled = answered, true
 	return before, first
+}
+
+// missingAfterLocked returns who did not answer a poll, and since when. s.mu must be held.
+func (s *Statuses) missingAfterLocked(answered map[raft.ServerID]Answer,
+) map[raft.ServerID]time.Duration {
+	missing, now := make(map[raft.ServerID]time.Duration), s.monotonic()
+	for _, server := range Others(s.servers(), s.self) {
+		if _, ok := answered[server.ID]; ok {
+			continue
+		}
+		since, before := s.missing[server.ID]
+		if !before {
+			since = now
+		}
+		missing[server.ID] = since
+	}
+	return missing
+}
+
+// Missing is a member that does not answer.
+type Missing struct {
+	raft.Server
+	For time.Duration // how long ago the first poll was that it did not answer
+}
+
+// Missing returns the members that did not answer the last poll, in the order of the configuration.
+func (s *Statuses) Missing() (list []Missing) {
+	servers := Others(s.servers(), s.self)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.monotonic()
+	for _, server := range servers {
+		if since, missing := s.missing[server.ID]; missing {
+			list = append(list, Missing{server, now - since})
+		}
+	}
+	return list
 }
 
 // Acknowledged returns, for each other member, the highest commit index that it has reported to

@@ -65,6 +65,28 @@ func TestKeepReturnsThePollBefore(t *testing.T) {
 	}
 }
 
+// A member is missing since the first poll that it did not answer.
+func TestMissingSinceTheFirstPollWithoutAnswer(t *testing.T) {
+	now := time.Duration(0)
+	s := NewStatuses("n1", nil, members, func() time.Duration { return now })
+	if s.Keep(nil); len(s.Missing()) != 2 {
+		t.Fatalf("%v", s.Missing())
+	}
+	now = 10 * time.Second
+	s.Keep(map[raft.ServerID]Answer{"n2": {}})
+	now = 15 * time.Second
+	if missing := s.Missing(); len(missing) != 1 || missing[0].ID != "n3" ||
+		missing[0].For != 15*time.Second {
+		t.Errorf("%+v", missing)
+	}
+	now = 20 * time.Second
+	s.Keep(map[raft.ServerID]Answer{"n3": {}})
+	if missing := s.Missing(); len(missing) != 1 || missing[0].ID != "n2" ||
+		missing[0].For != 0 {
+		t.Errorf("%+v", missing)
+	}
+}
+
 // A member is behind until it has applied what the leader had applied at the comparison before. A
 // member that has led is compared with its own last applied index, and a comparison that is too old
 // does not count.

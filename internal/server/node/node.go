@@ -205,7 +205,7 @@ func (n *Node) Ready() error {
 	}
 	switch {
 	case status.LeaderID == "":
-		faults = append(faults, errors.New("cluster: no leader is known"))
+		faults = append(faults, noLeader(&status))
 	case status.Role == "leader" && !(status.Serving && n.Front.Serving()):
 		faults = append(faults, errors.New("cluster: this node leads and does not serve yet"))
 	case status.Behind:
@@ -216,6 +216,38 @@ func (n *Node) Ready() error {
 		faults = append(faults, errors.New("cluster: this node does not vote yet"))
 	}
 	return errors.Join(faults...)
+}
+
+// lostFor is how long members have to be away until it is worth saying what can be done if they
+// never come back.
+const lostFor = 5 * time.Minute
+
+// noLeader says that no leader is known, and which members are missing.
+func noLeader(status *cluster.Status) error {
+	var away []string
+	voters, missing, longest := 0, 0, time.Duration(0)
+	for _, server := range status.Servers {
+		if server.Suffrage == raft.Voter {
+			voters++
+		}
+	}
+	for _, m := range status.Missing {
+		away = append(away,
+			fmt.Sprintf("%s (for %v)", peer.NodeName(m.ID), m.For.Round(time.Second)))
+		if m.Suffrage == raft.Voter {
+			missing++
+			longest = max(longest, m.For)
+		}
+	}
+	text := "cluster: no leader is known"
+	if len(away) > 0 {
+		text += fmt.Sprintf(": %d of %d voters do not answer: %s", missing, voters,
+			strings.Join(away, ", "))
+	}
+	if 2*missing >= voters && voters > 1 && longest > lostFor {
+		text += "; bring back enough of them for a majority, or, if they are lost for good, see `holdfast raft recover --help`"
+	}
+	return errors.New(text)
 }
 
 // Warnings returns the problems of the node that do not keep it from being ready.
