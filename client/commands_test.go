@@ -9,7 +9,8 @@ import (
 // A request that the store refuses because of overload is sent again until its context ends. An
 // answer counts even if the context ends at the same time.
 func TestOverloadedRequestIsSentAgain(t *testing.T) {
-	overloaded, syntax := &ServerError{Text: ErrOverloaded.Error()}, &ServerError{Text: ErrSyntax.Error()}
+	overloaded, syntax := &ServerError{Text: ErrOverloaded.Error()},
+		&ServerError{Text: ErrSyntax.Error()}
 	for name, test := range map[string]struct {
 		// results of the attempts, in order; the context ends during the last attempt
 		results []error

@@ -125,8 +125,8 @@ func (e *commandError) Unwrap() error { return e.err }
 // ServerError is an error that the store answered with. The command was not executed.
 type ServerError struct {
 	Text string
-	// Limit says, with ErrQuota, which limit was met, and its bound, as in "limits.keys: 1000". It is
-	// empty where the store does not say it.
+	// Limit says, with ErrQuota, which limit was met, and its bound, as in "limits.keys: 1000". It
+	// is empty where the store does not say it.
 	Limit string
 }
 

@@ -41,3 +41,24 @@ func TestLongKeyIsCutOffInErrors(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Events print as people read them.
+func TestEventsPrint(t *testing.T) {
+	version, err := ParseVersion("1696374425000:0:StateStore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, event := range map[string]Event{
+		`set "k" "v" 1696374425000:0:StateStore`: {EventSet, "k", []byte("v"), version},
+		`deleted "k" 1696374425000:0:StateStore`: {EventDeleted, "k", nil, version},
+		`gap "lines/*"`:                          {Kind: EventGap, Key: "lines/*"},
+		`set "k" "` + strings.Repeat("x", 64) + `"…`: {
+			Kind: EventSet, Key: "k", Value: []byte(strings.Repeat("x", 65)),
+		},
+		`EventKind(0) ""`: {},
+	} {
+		if got := event.String(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}

@@ -21,8 +21,8 @@ import (
 type session struct {
 	deliver func(*mqttconn.Publish) // handles a reply or a notification
 	// markSent marks a request as sent. It returns no message if the request must not be sent any
-	// more. again says that an earlier copy may have reached the store. markUnreceived is called when
-	// the broker had no subscriber for the request.
+	// more. again says that an earlier copy may have reached the store. markUnreceived is called
+	// when the broker had no subscriber for the request.
 	markSent        func(*call) (publish *mqttconn.Publish, again bool)
 	markUnreceived  func(waiting *call, again bool)
 	conn            *mqttconn.Conn

@@ -30,12 +30,44 @@ const (
 	EventGap
 )
 
+// String returns set, deleted or gap.
+func (k EventKind) String() string {
+	switch k {
+	case EventSet:
+		return "set"
+	case EventDeleted:
+		return "deleted"
+	case EventGap:
+		return "gap"
+	default:
+		return fmt.Sprintf("EventKind(%d)", uint8(k))
+	}
+}
+
 // Event is a change of a watched key, or a gap. A gap has no Value and no Version.
 type Event struct {
 	Kind    EventKind
 	Key     string // in an EventGap of a pattern: the pattern
 	Value   []byte
 	Version Version // the version of the new value, or of the deleted one
+}
+
+// String returns the event for a log, as in `set "line-7/speed" "140" 1696374425000:0:StateStore`.
+// It cuts a long value off.
+func (e Event) String() string {
+	const most = 64 // bytes of the value that are shown
+	text := fmt.Sprintf("%v %q", e.Kind, e.Key)
+	switch {
+	case e.Kind != EventSet:
+	case len(e.Value) > most:
+		text += fmt.Sprintf(" %.64q…", e.Value)
+	default:
+		text += fmt.Sprintf(" %q", e.Value)
+	}
+	if !e.Version.IsZero() {
+		text += " " + e.Version.String()
+	}
+	return text
 }
 
 // Watcher receives the changes of a key, or of all keys that match a pattern. Receive from Events

@@ -47,7 +47,8 @@ func TestRefusalNamesItsLimit(t *testing.T) {
 			"limits.valueBytes: 2",
 		},
 		"left out": {
-			nil, func(l *testLeader) Command { return l.set("b", "", oversize) }, LimitSizes, "size",
+			nil, func(l *testLeader) Command { return l.set("b", "", oversize) }, LimitSizes,
+			"size",
 		},
 		"watches": {
 			limits(func(l *Limits) { l.Watches = 1 }),

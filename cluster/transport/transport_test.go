@@ -386,11 +386,23 @@ func TestRefusedCertificateIsTold(t *testing.T) {
 		want             string // what the caller says
 		logged           bool   // by the listener
 	}{
-		"good":    {mine(ca, "good"), mine(ca, "n2"), "", false},
-		"another": {mine(ca, "printer"), mine(ca, "n2"), "n2 refuses the certificate of this node: it has to name", true},
-		"old":     {mine(ca, "old"), mine(ca, "n2"), "n2 refuses the certificate of this node: tls: expired certificate", true},
-		"foreign": {mine(foreign, "foreign"), mine(ca, "n2"), "n2 refuses the certificate of this node: tls: unknown certificate authority", true},
-		"its":     {mine(ca, "good"), mine(ca, "unnamed"), "this node refuses the certificate of n2", false},
+		"good": {mine(ca, "good"), mine(ca, "n2"), "", false},
+		"another": {
+			mine(ca, "printer"), mine(ca, "n2"),
+			"n2 refuses the certificate of this node: it has to name", true,
+		},
+		"old": {
+			mine(ca, "old"), mine(ca, "n2"),
+			"n2 refuses the certificate of this node: tls: expired certificate", true,
+		},
+		"foreign": {
+			mine(foreign, "foreign"), mine(ca, "n2"),
+			"n2 refuses the certificate of this node: tls: unknown certificate authority", true,
+		},
+		"its": {
+			mine(ca, "good"), mine(ca, "unnamed"),
+			"this node refuses the certificate of n2", false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			handler := knowing(peer.Known, "n1.a")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -87,9 +88,10 @@ func printResult(out io.Writer, result any, err error) error {
 func newGet() *cobra.Command {
 	var c connection
 	command := &cobra.Command{
-		Use:     "get KEY",
-		Short:   "Print the value of a key, and nothing else",
-		Long:    "Prints the value exactly as it is stored, without a newline.\n" + exitHelp,
+		Use:   "get KEY",
+		Short: "Print the value of a key, and nothing else",
+		Long: "Prints the value exactly as it is stored. On a terminal a newline follows.\n" +
+			exitHelp,
 		Example: "  holdfast get lines/7/recipe\n  holdfast get lines/7/recipe -o json",
 		Args:    positional(cobra.ExactArgs(1)),
 	}
@@ -101,7 +103,11 @@ func newGet() *cobra.Command {
 			if err == nil {
 				result.setValue(value)
 			}
-			return c.finish(stdout(command), result, version, string(value), err)
+			text := string(value)
+			if isTerminal(command.OutOrStdout()) && !strings.HasSuffix(text, "\n") {
+				text += "\n"
+			}
+			return c.finish(stdout(command), result, version, text, err)
 		})
 	}
 	return command

@@ -111,9 +111,23 @@ func (c *connection) acquireLock(ctx context.Context, store *client.Client, name
 		lock, err = store.Lock(ctx, name, ttl)
 	}
 	if errors.Is(err, client.ErrNotApplied) {
-		return nil, &codeError{exitNoLock, fmt.Sprintf("could not acquire the lock %q", name)}
+		return nil, &codeError{
+			exitNoLock,
+			fmt.Sprintf("could not acquire the lock %q%s", name, c.holder(store, name)),
+		}
 	}
 	return lock, err
+}
+
+// holder returns who holds a lock, for an error; empty if that is not known.
+func (c *connection) holder(store *client.Client, name string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), impatience)
+	defer cancel()
+	value, _, err := store.Get(ctx, name)
+	if err != nil {
+		return ""
+	}
+	return ": " + printableValue(value) + " holds it"
 }
 
 // runLocked runs the command and returns its exit code. It terminates the command when the lock is

@@ -57,6 +57,7 @@ func newRoot() *cobra.Command {
 		},
 		"operate": {
 			newHealth(), newStatus(), newRaft(), newKeys(), newWatches(), newMirror(), newTLS(),
+			newVersion(),
 		},
 	} {
 		for _, command := range commands {

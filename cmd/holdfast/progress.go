@@ -25,12 +25,20 @@ type progress struct {
 // things that it counts.
 func newProgress(file io.Writer, what string) *progress {
 	p := &progress{what: what, began: time.Now()}
-	if f, ok := file.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			p.out = f
-		}
+	if isTerminal(file) {
+		p.out = file
 	}
 	return p
+}
+
+// isTerminal reports whether somebody reads along.
+func isTerminal(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // show shows how many things are done, and a bar for share, the part of the whole from 0 to 1. A

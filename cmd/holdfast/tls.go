@@ -28,10 +28,9 @@ func newTLS() *cobra.Command {
 		Long: `Makes the certificates of a plant, in one folder. There are two authorities: ca.crt vouches for members and administrators,
 mqtt-ca.crt for the broker and its clients. Keep ca.key and mqtt-ca.key where no node and no client runs: whoever has them can
 be anybody.`,
-		Example: `  holdfast tls ca
-  holdfast tls node n1 n1.plant.example
-  holdfast tls admin alice
-  holdfast tls renew tls/n1.crt`,
+		Example: `  holdfast tls ca --dir plant
+  holdfast tls node n1 n1.plant.example --dir plant
+  holdfast tls renew plant/n1.crt --dir plant`,
 	})
 	command.AddCommand(newTLSAuthority(), newTLSNode(), newTLSAdmin(), newTLSBroker(),
 		newTLSClient(), newTLSRenew(), newTLSShow())
@@ -111,7 +110,7 @@ func newTLSAuthority() *cobra.Command {
 	command := &cobra.Command{
 		Use:     "ca",
 		Short:   "Make the two authorities: ca.crt for members and administrators, mqtt-ca.crt for the broker and its clients",
-		Example: "  holdfast tls ca\n  holdfast tls ca --dir /root/tls --days 7300",
+		Example: "  holdfast tls ca\n  holdfast tls ca --dir plant2 --days 7300",
 		Args:    positional(cobra.NoArgs),
 		RunE: func(command *cobra.Command, _ []string) error {
 			lifetime, err := folder.lifetime()
@@ -219,7 +218,7 @@ func newTLSRenew() *cobra.Command {
 		Long: `Replaces each certificate and its key by new ones with the same names. Their files keep owner and mode. Nodes use them for the
 next connection, without a restart; it does no harm to renew before the old ones expire. Authorities cannot be renewed: see the
 page on operations.`,
-		Example: "  holdfast tls renew tls/n1.crt tls/alice.crt\n  holdfast tls renew --dir /root/tls /etc/holdfast/n1.crt",
+		Example: "  holdfast tls renew tls/n1.crt tls/alice.crt",
 		Args:    positional(cobra.MinimumNArgs(1)),
 		RunE: func(command *cobra.Command, files []string) error {
 			for _, file := range files {

@@ -106,17 +106,13 @@ func forward(command *cobra.Command, watcher *client.Watcher, events chan<- clie
 }
 
 func (c *connection) printEvent(out io.Writer, event client.Event) error {
-	name := map[client.EventKind]string{
-		client.EventSet: "set", client.EventDeleted: "deleted",
-		client.EventGap: "gap",
-	}[event.Kind]
 	if c.output == "json" {
 		result := resultOf(event.Key)
 		if event.Kind == client.EventSet {
 			result.setValue(event.Value)
 		}
 		printed := watchEvent{
-			Event: name, Key: result.Key, KeyBase64: result.KeyBase64,
+			Event: event.Kind.String(), Key: result.Key, KeyBase64: result.KeyBase64,
 			Value: result.Value, ValueBase64: result.ValueBase64,
 		}
 		if !event.Version.IsZero() {

@@ -64,14 +64,35 @@ func TestCheckSaysWhatTheOtherSideWouldRefuse(t *testing.T) {
 		now     time.Time
 		want    []string // parts of the error; none is no error
 	}{
-		"a member":              {"node", member, moment(), nil},
-		"by its address":        {"node", Purpose{Names: []string{"x", "10.0.0.1"}}, moment(), nil},
-		"a client":              {"client", Purpose{Dials: true, CA: ca.file("ca.crt")}, moment(), nil},
-		"a server":              {"server", Purpose{Listens: true}, moment(), nil},
-		"expired":               {"node", member, later, []string{"expired at 2027-11-29T10:00:00Z"}},
-		"before its time":       {"node", member, moment().Add(-time.Hour), []string{"not valid before"}},
-		"a client that listens": {"client", Purpose{Listens: true}, moment(), []string{"not for servers"}},
-		"a server that dials":   {"server", Purpose{Dials: true}, moment(), []string{"not for clients"}},
+		"a member":       {"node", member, moment(), nil},
+		"by its address": {"node", Purpose{Names: []string{"x", "10.0.0.1"}}, moment(), nil},
+		"a client": {
+			"client",
+			Purpose{Dials: true, CA: ca.file("ca.crt")},
+			moment(),
+			nil,
+		},
+		"a server": {"server", Purpose{Listens: true}, moment(), nil},
+		"expired": {
+			"node", member, later,
+			[]string{"expired at 2027-11-29T10:00:00Z"},
+		},
+		"before its time": {
+			"node", member, moment().Add(-time.Hour),
+			[]string{"not valid before"},
+		},
+		"a client that listens": {
+			"client",
+			Purpose{Listens: true},
+			moment(),
+			[]string{"not for servers"},
+		},
+		"a server that dials": {
+			"server",
+			Purpose{Dials: true},
+			moment(),
+			[]string{"not for clients"},
+		},
 		"another's name": {
 			"node",
 			Purpose{Names: []string{"n2"}},

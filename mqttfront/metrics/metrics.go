@@ -82,7 +82,8 @@ func New(registry prometheus.Registerer) *Metrics {
 	m.Session = session.NewMetrics(registry)
 	m.Disconnects = vector("holdfast_client_disconnects_total",
 		"Client disconnects that the broker reported: logged, no_watches (there was no watch to end), or dropped (by a node that does not lead: its queue was full).", "result")
-	registry.MustRegister(m.otherStore, m.Disconnects, m.Refused, m.Limited, m.Subscribed, m.requests,
+	registry.MustRegister(m.otherStore, m.Disconnects, m.Refused, m.Limited, m.Subscribed,
+		m.requests,
 		m.Ignored, seconds, m.UnderWay, m.Dropped,
 		m.Kicked, m.WatchesTested)
 	for stage, name := range [stageCount]string{

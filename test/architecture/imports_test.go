@@ -297,7 +297,12 @@ func rules() []rule {
 			[]string{"github.com/eclipse/paho.golang/packets"},
 			"a broker's end of a connection, for tests",
 		},
-		{"internal/testcert", []string{"internal/pki"}, nil, "certificates for tests know nothing of the product"},
+		{
+			"internal/testcert",
+			[]string{"internal/pki"},
+			nil,
+			"certificates for tests know nothing of the product",
+		},
 		{"internal/tcpproxy", nil, nil, "a proxy for tests knows nothing of what passes"},
 		{"internal/testwait", nil, nil, "a wait in tests knows nothing of what it waits for"},
 		{"internal/server/logqueue", nil, nil, "lines of a log know nothing of what is in them"},

@@ -21,7 +21,8 @@ func TestExamplesOfTheHelpWorkWhenPasted(t *testing.T) {
 		"mirror resync", "mirror check", "watches", "watches list", "watches drop", "raft",
 		"raft list-peers", "raft status", "raft autopilot", "raft verify",
 		"raft snapshot", "raft snapshot save", "raft snapshot take", "raft snapshot inspect",
-		"raft snapshot restore", "del", "vdel", "watch",
+		"raft snapshot restore", "del", "vdel", "watch", "version", "tls", "tls ca", "tls node",
+		"tls admin", "tls broker", "tls client", "tls renew", "tls show",
 	} {
 		t.Run(name, func(t *testing.T) {
 			help, code := holdfast(t, target.address, "", append(strings.Fields(name), "--help")...)

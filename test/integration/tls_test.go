@@ -131,8 +131,8 @@ func TestAuthorityOfTheBrokerIsReadAgain(t *testing.T) {
 	s.waitReady(t)
 }
 
-// The certificates of `holdfast tls` are all that a plant needs: for members, for the admin API, for
-// the broker and its clients. A client's certificate opens no admin API.
+// The certificates of `holdfast tls` are all that a plant needs: for members, for the admin API,
+// for the broker and its clients. A client's certificate opens no admin API.
 func TestCertificatesOfTheCommandAreEnough(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tls")
 	made := func(arguments ...string) {

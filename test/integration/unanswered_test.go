@@ -62,7 +62,8 @@ func TestOnlyWritesHaveAnUnknownOutcome(t *testing.T) {
 func TestValueWithADashIsExplained(t *testing.T) {
 	broker := startMosquitto(t)
 	newServer(t, "mqtt://"+broker.address, t.TempDir()).waitReady(t)
-	if _, faults, code := holdfastWith(t, broker.address, "", "set", "temperature", "-5"); code != 2 ||
+	if _, faults, code := holdfastWith(t, broker.address, "", "set", "temperature",
+		"-5"); code != 2 ||
 		!strings.Contains(faults, "put -- before") {
 		t.Errorf("code %d: %s", code, faults)
 	}
@@ -96,5 +97,20 @@ func TestLimitThatWasMetIsNamed(t *testing.T) {
 	}
 	if n := strings.Count(s.output.String(), `limit="limits.keys: 1"`); n != 1 {
 		t.Errorf("it is logged %d times", n)
+	}
+}
+
+// Who cannot have a lock is told who has it.
+func TestLockSaysWhoHoldsIt(t *testing.T) {
+	broker := startMosquitto(t)
+	newServer(t, "mqtt://"+broker.address, t.TempDir()).waitReady(t)
+	if out, code := holdfast(t, broker.address, "", "set", "master", "plc-a"); code != 0 {
+		t.Fatalf("code %d: %s", code, out)
+	}
+	_, faults, code := holdfastWith(t, broker.address, "", "lock", "master", "--wait", "0s", "--",
+		"true")
+	if code != 5 || !strings.Contains(faults,
+		`could not acquire the lock "master": plc-a holds it`) {
+		t.Errorf("code %d: %s", code, faults)
 	}
 }

@@ -23,7 +23,8 @@ var metricName = regexp.MustCompile(`\bholdfast_[a-z_]+[a-z]`)
 // its section in the documentation.
 func TestAlertsAndDashboardKnowTheMetrics(t *testing.T) {
 	known := scrape(t)
-	// a node without certificates does not have it; TestCertificatesOfTheCommandAreEnough looks for it
+	// a node without certificates does not have it; TestCertificatesOfTheCommandAreEnough looks for
+	// it
 	known["holdfast_certificate_expiry_seconds"] = true
 	var rules struct {
 		Groups []struct {
