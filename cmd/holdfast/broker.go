@@ -25,7 +25,7 @@ func newBroker() *cobra.Command {
 	var o brokerOptions
 	command := &cobra.Command{
 		Use:   "broker",
-		Short: "Run the embedded MQTT broker alone, for trials",
+		Short: "Run the embedded MQTT broker alone, for trials; check a broker",
 		Long: `Runs the MQTT 5 broker of ` + "`holdfast dev`" +
 			` by itself, for trials of a cluster without another broker. It keeps sessions in memory only:
 what is queued is gone when it ends. Clients need no login. With --node-password-file, only a connection with the nodes' login may use
@@ -43,6 +43,7 @@ the client ids and topics of nodes. Without it, any client that uses such an id 
 	flags.StringVar(&o.username, "node-username", "holdfast-node", "user `name` of the nodes")
 	flags.StringVar(&o.passwordFile, "node-password-file", "", "`file` with the nodes' password")
 	flags.StringVar(&o.logLevel, "log.level", "info", "debug, info, warn or error")
+	command.AddCommand(newBrokerCheck())
 	return command
 }
 

@@ -115,6 +115,12 @@ func rules() []rule {
 		},
 		{"internal/backoff", nil, nil, "a wait knows nothing of what is tried"},
 		{"internal/ordered", nil, nil, "a container that everything else is built on"},
+		{
+			"internal/brokercheck",
+			[]string{"internal/mqttconn"},
+			[]string{"github.com/eclipse/paho.golang/packets"},
+			"what a broker does with a session, and nothing of the store",
+		},
 		{"internal/pki", []string{"internal/durable"}, nil, "certificates know nothing of TLS"},
 		{
 			"internal/tlsconfig",

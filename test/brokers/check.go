@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -25,6 +27,7 @@ type result struct {
 	restart       outage // of the broker
 	watchEnds     string // how long after its disconnect a client's watches ended
 	rates         []string
+	session       []finding // what `holdfast broker check` has found
 	skipped       bool
 	problems      []error
 }
@@ -67,6 +70,7 @@ func check(ctx context.Context, t *tools, b broker) *result {
 	c, err := startCluster(ctx, t, i)
 	if err == nil {
 		problem("conformance", r.conform(ctx, t, i))
+		problem("session", r.checkSession(ctx, t, i))
 		problem("watches", r.watches(ctx, i, c))
 		problem("rates", r.measure(ctx, i))
 		err = r.failures(ctx, t, i, c)
@@ -82,6 +86,33 @@ func check(ctx context.Context, t *tools, b broker) *result {
 	problem("log", i.checkLog())
 	fmt.Printf("%s: %s in %.0f s\n", b.name, i.version, time.Since(began).Seconds())
 	return r
+}
+
+// finding is what `holdfast broker check -o json` prints a line of.
+type finding struct {
+	Check, Found string
+	OK           bool
+}
+
+// checkSession runs `holdfast broker check`.
+func (r *result) checkSession(ctx context.Context, t *tools, i *instance) error {
+	arguments := []string{"broker", "check", "--broker", "mqtt://" + i.address, "-o", "json"}
+	if i.user != "" {
+		arguments = append(arguments, "--username", i.user, "--password-file",
+			filepath.Join(i.folder, "nodes", "password"))
+	}
+	output, err := exec.CommandContext(ctx, t.holdfast, arguments...).Output()
+	for decoder := json.NewDecoder(bytes.NewReader(output)); decoder.More(); {
+		var f finding
+		if decodeErr := decoder.Decode(&f); decodeErr != nil {
+			return errors.Join(err, decodeErr)
+		}
+		r.session = append(r.session, f)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, output)
+	}
+	return nil
 }
 
 // checkLog returns an error if the broker's log is so long that it must have a line for each

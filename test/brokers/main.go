@@ -92,7 +92,7 @@ func run(ctx context.Context, repository, output, only string) error {
 		}
 	}
 	if len(results) > 0 {
-		text := matrix(results)
+		text := matrix(results) + "\n" + sessions(results)
 		fmt.Printf("\n%s\n", text)
 		if err := os.WriteFile(filepath.Join(t.output, "matrix.md"), []byte(text),
 			0o644); err != nil {

@@ -33,6 +33,39 @@ func matrix(results []*result) string {
 	return b.String()
 }
 
+// sessions returns what `holdfast broker check` has found as a table in Markdown, a row for each
+// check.
+func sessions(results []*result) string {
+	var b strings.Builder
+	var checks []string
+	found := make(map[string][]string)
+	header := "| "
+	for _, r := range results {
+		if len(r.session) == 0 {
+			continue
+		}
+		header += "| " + r.name + " "
+		for _, f := range r.session {
+			if found[f.Check] == nil {
+				checks = append(checks, f.Check)
+			}
+			text := f.Found
+			if !f.OK {
+				text = "**" + text + "**"
+			}
+			found[f.Check] = append(found[f.Check], text)
+		}
+	}
+	if len(checks) == 0 {
+		return ""
+	}
+	b.WriteString(header + "|\n|" + strings.Repeat("---|", strings.Count(header, "|")) + "\n")
+	for _, check := range checks {
+		fmt.Fprintf(&b, "| %s | %s |\n", check, strings.Join(found[check], " | "))
+	}
+	return b.String()
+}
+
 func orDash(text string) string {
 	if text == "" {
 		return "–"

@@ -114,3 +114,13 @@ func TestLockSaysWhoHoldsIt(t *testing.T) {
 		t.Errorf("code %d: %s", code, faults)
 	}
 }
+
+// A broker that does what the store needs passes `holdfast broker check`, also beside a cluster.
+func TestMosquittoPassesTheCheckOfBrokers(t *testing.T) {
+	target := startBehindMosquitto(t)
+	out, code := holdfast(t, target.address, "", "broker", "check")
+	if code != 0 || strings.Count(out, "  ok\n") != 9 ||
+		!strings.Contains(out, "50 of 50, in order") {
+		t.Errorf("code %d:\n%s", code, out)
+	}
+}
