@@ -216,7 +216,7 @@ func (i *importing) recordResult(line importLine, err error, stop func()) {
 	}
 	i.stopped = true
 	if i.err == nil {
-		i.err = fmt.Errorf("line %d: key %s: %w", line.number, httpapi.Shown(line.key.Name()), err)
+		i.err = fmt.Errorf("line %d: %w", line.number, err)
 	}
 	stop()
 }

@@ -42,12 +42,21 @@ func (l *Leader) executeLocked(r *Request) {
 	case expired:
 		l.endLocked(r)
 	case r.isInvalid():
-		l.answerLocked(r, &fsm.Result{Code: fsm.CodeError, Error: r.Command.Error})
+		l.answerLocked(r, invalidResult(r))
 	case overload != "":
 		l.shedLocked(r, overload)
 	default:
 		l.submitLocked(r)
 	}
+}
+
+// invalidResult returns the error of a request that the message alone decides.
+func invalidResult(r *Request) *fsm.Result {
+	result := &fsm.Result{Code: fsm.CodeError, Error: r.Command.Error}
+	if result.Error == fsm.ErrorQuota { // it was too large to be parsed
+		result.Limit = fsm.LimitSizes
+	}
+	return result
 }
 
 // overloadReason returns why a request is to be shed, as the metric of refusals names it; empty if

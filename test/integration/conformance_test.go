@@ -602,7 +602,10 @@ func checkReply(t *testing.T, name string, m *paho.Publish) {
 			t.Errorf("%s: %s is %q, %d times", name, key, value, count)
 		}
 	}
-	if _, count := property(m, "__ts"); count > 1 || len(m.Properties.User) != 2+count {
+	_, count := property(m, "__ts")
+	limit, limits := property(m, "holdfast-limit")
+	if count > 1 || len(m.Properties.User) != 2+count+limits ||
+		(limits == 1) != (string(m.Payload) == errQuota) || limits == 1 && limit == "" {
 		t.Errorf("%s: user properties %v", name, m.Properties.User)
 	}
 	// Some brokers leave out a payload format of 0, which means the same.

@@ -236,12 +236,12 @@ func TestImportNeedsRightsAndRoom(t *testing.T) {
 	}{
 		"a policy": {
 			[]string{"--policyFile", policy},
-			`line 3: key "other": not authorized; go on with --from 3`,
+			`line 3: set "other": not authorized; go on with --from 3`,
 		},
 		// different keys are stored in any order
 		"a quota": {
 			[]string{"--limits.keys", "2"},
-			`the quota has been exceeded; go on with --from`,
+			`the quota has been exceeded (limits.keys: 2); go on with --from`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -218,10 +218,11 @@ const ampleDedupEntries = 10_000
 // recoveryTime bounds the time until service is back after the last fault. A small dedup table may
 // be full: the store then refuses writes until it forgets outcomes, and all clients compete for the
 // room. What piled up at the broker in an outage comes first: a leader that executes four requests
-// at once needs half as long for it as the outage took.
+// at once needs half as long for it as the outage took, and so does one of which the broker takes
+// one message at a time.
 func (t *tunables) recoveryTime() time.Duration {
 	usual := 10 * time.Second
-	if t.front.Executing == fewExecuting {
+	if t.front.Executing == fewExecuting || t.broker.receiveMaximum == 1 {
 		usual += 15 * time.Second
 	}
 	if t.offer.Limits.DedupEntries < ampleDedupEntries {
