@@ -10,6 +10,7 @@ import (
 // The examples of --help run in bash as they stand, in the order of this list, in one folder and
 // against one store.
 func TestExamplesOfTheHelpWorkWhenPasted(t *testing.T) {
+	t.Parallel() // it mostly waits
 	need(t, "mosquitto_sub")
 	folder := t.TempDir()
 	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))

@@ -108,6 +108,7 @@ func (s *server) idOf(t testing.TB, asked *server) string {
 // made a voter again. A member that is removed stops with a message, and does not join again before
 // its data folder is emptied.
 func TestJoinedNodeVotesAndRemovedOneStaysOut(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	l := startLoad(t, broker.address, 8, 10*time.Millisecond)
@@ -175,6 +176,7 @@ func TestJoinedNodeVotesAndRemovedOneStaysOut(t *testing.T) {
 // Nodes without state bootstrap one cluster, and only after every peer of the list has said that it
 // has no state. A node that has lost its disk never bootstraps a second cluster.
 func TestNodesBeginOneClusterTogether(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
 	m := prepareMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	m[0].start(t)

@@ -355,6 +355,7 @@ func (s *server) mirror(t *testing.T, want string, wantCode int, arguments ...st
 // `mirror list` and `mirror check` report how the broker differs from the state, and `mirror
 // resync` waits until it does not. A check also corrects what it finds.
 func TestMirrorCommandsReportDifferences(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "a/*=mirror/")
 	s.waitReady(t)

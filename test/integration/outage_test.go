@@ -90,6 +90,7 @@ func TestBrokerRestartUnderAClusterLosesNothing(t *testing.T) {
 // Two nodes of one name: at least one of them logs it, and they do not take over each other's
 // session for ever.
 func TestTwoNodesOfOneNameAreLogged(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
 	first := newServer(t, "mqtt://"+broker.address, t.TempDir())
 	first.waitReady(t)

@@ -74,6 +74,7 @@ func scanPage(t *testing.T, p *peer, pattern, token string) (keys []string, next
 // A SCAN of more keys than a page holds goes on with the continuation token of each page. `holdfast
 // scan` prints the keys of all pages.
 func TestScanGoesOnFromPageToPage(t *testing.T) {
+	t.Parallel() // it mostly waits
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "scanner", false)
 		var keys []string

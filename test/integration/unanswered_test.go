@@ -13,6 +13,7 @@ const noStore = "no Holdfast node answers at this broker"
 
 // Where no node is at the broker a command says so after 3 s, and that it was not executed.
 func TestCommandSaysThatNoNodeAnswers(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
 	for _, arguments := range [][]string{{"get", "k"}, {"set", "k", "v"}} {
 		began := time.Now()
@@ -30,6 +31,7 @@ func TestCommandSaysThatNoNodeAnswers(t *testing.T) {
 // Where somebody takes the requests and does not answer, the outcome of a write is unknown, that of
 // a read is none.
 func TestOnlyWritesHaveAnUnknownOutcome(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
 	host, port, _ := strings.Cut(broker.address, ":")
 	// stdbuf, so that it says at once that it has subscribed

@@ -194,6 +194,7 @@ func TestWatchesEndWithTheConnection(t *testing.T) {
 // With any broker that reports "no matching subscribers", a notification without a subscriber ends
 // a watch that is more than 5 s old.
 func TestNoSubscriberEndsTheWatch(t *testing.T) {
+	t.Parallel() // it mostly waits
 	target := startBehindMosquitto(t)
 	p := connect(t, target, "me", false) // does not subscribe to its notifications
 	must(t, p.call(request{payload: array("KEYNOTIFY", "k")}), "+OK\r\n")
@@ -296,6 +297,7 @@ func TestIdentityIsTheOneThatTheBrokerConfirms(t *testing.T) {
 // The policy is enforced, and a change of its file takes effect without a restart
 // (docs/operations.md, Authorization).
 func TestPolicyIsEnforcedAndReadAgain(t *testing.T) {
+	t.Parallel() // it mostly waits
 	t.Run("embedded", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "policy.yaml")
 		writePolicy(t, file, linePolicy)
