@@ -109,8 +109,14 @@ func (r *result) checkSession(ctx context.Context, t *tools, i *instance) error 
 		}
 		r.session = append(r.session, f)
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, output)
+	failed := ""
+	for _, f := range r.session {
+		if !f.OK {
+			failed += f.Check
+		}
+	}
+	if failed != i.sticks || (err != nil) != (failed != "") {
+		return fmt.Errorf("%v, want %q to fail: %s", err, i.sticks, output)
 	}
 	return nil
 }

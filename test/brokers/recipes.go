@@ -26,6 +26,8 @@ type broker struct {
 	// watchesStay says that the broker sends no PUBACK 0x10 (no matching subscribers). The watches
 	// of a disconnected client then end by watch.ttl.
 	watchesStay bool
+	// sticks is the check of `holdfast broker check` that the broker fails; its page says what to do.
+	sticks string
 	// plugin says that the broker is Mosquitto: the plugin, the driver and all attacks are run as
 	// well.
 	plugin bool
@@ -45,6 +47,7 @@ func brokers() []broker {
 		prepare: prepareEjabberd,
 		version: []string{"dpkg-query", "-W", "-f", "ejabberd ${Version}", "ejabberd"},
 		user:    "plant",
+		sticks:  "a message that is too large for the session holds nothing up",
 	}
 	named := func(b broker, name string, s suite) broker {
 		b.name, b.suite = name, s
@@ -129,7 +132,7 @@ func prepareEjabberd(ctx context.Context, _ *tools, root, folder string,
 auth_method: [anonymous]
 anonymous_protocol: login_anon
 allow_multiple_connections: true
-listen: [{port: %d, ip: "127.0.0.1", module: mod_mqtt}]
+listen: [{port: %d, ip: "127.0.0.1", module: mod_mqtt, max_payload_size: 20000000}]
 modules: {mod_mqtt: {max_queue: unlimited}}
 `, port)
 	settings := fmt.Sprintf("INET_DIST_INTERFACE=127.0.0.1\nERLANG_NODE=e%d@localhost\nexport ERL_EPMD_ADDRESS=127.0.0.1\nexport ERL_EPMD_PORT=%d\n", port, freePort())
