@@ -153,6 +153,7 @@ const lockRetry = 100 * time.Millisecond
 // context has not ended, and the store is overloaded or did not answer in time.
 func shouldRetry(ctx context.Context, err error) bool {
 	return errors.Is(err, ErrNotApplied) || (ctx.Err() == nil && (errors.Is(err, ErrOverloaded) ||
+		errors.Is(err, ErrNoStore) ||
 		errors.Is(err, context.DeadlineExceeded) ||
 		(errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrClosed))))
 }

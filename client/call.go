@@ -29,7 +29,8 @@ type call struct {
 
 	// The fields below are guarded by Client.mu.
 	sent bool // a copy may have reached the store
-	// when the broker first said that nobody receives requests; zero if it did not
+	// when the broker first said on this connection that nobody receives requests; zero if it did
+	// not
 	unreceived moment
 }
 
@@ -187,14 +188,19 @@ func (c *Client) replaceCorrelationLocked(waiting *call) {
 func (c *Client) forget(waiting *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.pending, waiting.correlation)
-	if at := slices.Index(c.order, waiting); at >= 0 {
-		c.order = slices.Delete(c.order, at, at+1)
-	}
+	c.removeLocked(waiting)
 	if c.session != nil && !waiting.sent {
 		c.session.withdraw(waiting)
 	}
 	return waiting.sent
+}
+
+// removeLocked makes nobody wait for a request, so that it is not sent any more. c.mu must be held.
+func (c *Client) removeLocked(waiting *call) {
+	delete(c.pending, waiting.correlation)
+	if at := slices.Index(c.order, waiting); at >= 0 {
+		c.order = slices.Delete(c.order, at, at+1)
+	}
 }
 
 // handleReply matches a reply with its request.

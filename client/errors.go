@@ -27,9 +27,10 @@ var (
 	// ErrRefused says that the broker refused a request, usually by its access control. The command
 	// was not executed, unless the error is also ErrOutcomeUnknown.
 	ErrRefused = errors.New("the broker refused the request")
-	// ErrNoStore says that nobody has ever answered this client: no node runs, or it is at another
-	// broker, or this user may not publish to it. The error is also ErrNotExecuted if the broker
-	// says that nobody receives requests, and else ErrOutcomeUnknown or ErrNoAnswer.
+	// ErrNoStore says that the broker has nobody who receives requests, or that nobody has ever
+	// answered this client: no node runs, or it is at another broker, or this user may not publish
+	// to it. The error is also ErrNotExecuted in the first case, and else ErrOutcomeUnknown or
+	// ErrNoAnswer.
 	ErrNoStore = errors.New("no Holdfast node answers at this broker")
 	// ErrProtocolVersion says that the store does not support this protocol version.
 	ErrProtocolVersion = errors.New("the store does not support this protocol version")

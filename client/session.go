@@ -22,9 +22,9 @@ type session struct {
 	deliver func(*mqttconn.Publish) // handles a reply or a notification
 	// markSent marks a request as sent. It returns no message if the request must not be sent any
 	// more. again says that an earlier copy may have reached the store. markUnreceived is called
-	// when the broker had no subscriber for the request.
+	// when the broker had no subscriber for the request, and says whether to send it again.
 	markSent        func(*call) (publish *mqttconn.Publish, again bool)
-	markUnreceived  func(waiting *call, again bool)
+	markUnreceived  func(waiting *call, again bool) (goOn bool)
 	conn            *mqttconn.Conn
 	brokerMaxPacket int // bytes: the broker's Maximum Packet Size
 	acks            *mqttconn.Acks
@@ -182,6 +182,7 @@ func (c *Client) resume(s *session) {
 		if waiting.isKeyNotify {
 			c.replaceCorrelationLocked(waiting)
 		}
+		waiting.unreceived = moment{}
 		s.enqueue(waiting)
 	}
 }
@@ -305,8 +306,9 @@ func (c *Client) markSent(waiting *call) (publish *mqttconn.Publish, again bool)
 }
 
 // markUnreceived notes that a copy of a request reached nobody. It was not sent then, unless there
-// was a copy before (again). It gives the request up after Config.NoStoreTimeout.
-func (c *Client) markUnreceived(waiting *call, again bool) {
+// was a copy before (again). After Config.NoStoreTimeout it gives the request up, and returns
+// false: the request must not be sent any more.
+func (c *Client) markUnreceived(waiting *call, again bool) (goOn bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !again {
@@ -315,11 +317,14 @@ func (c *Client) markUnreceived(waiting *call, again bool) {
 	if waiting.unreceived.at.IsZero() {
 		waiting.unreceived = now()
 	}
-	if limit := c.config.NoStoreTimeout; limit > 0 && !waiting.sent &&
-		waiting.unreceived.elapsed() > limit {
-		waiting.finish(answer{err: fmt.Errorf("%w: %w: nobody receives requests", ErrNotExecuted,
-			ErrNoStore)})
+	limit := c.config.NoStoreTimeout
+	if limit <= 0 || waiting.sent || waiting.unreceived.elapsed() <= limit {
+		return true
 	}
+	c.removeLocked(waiting)
+	waiting.finish(answer{err: fmt.Errorf("%w: %w: nobody receives requests", ErrNotExecuted,
+		ErrNoStore)})
+	return false
 }
 
 // keptBuffer is the largest size in bytes at which session.encoded is kept for the next request.
@@ -373,12 +378,13 @@ func (s *session) acknowledged(id uint16, reason byte) bool {
 	case reason >= 0x80:
 		waiting.finish(answer{err: &refusedError{reason: reason}})
 	case reason == mqttconn.ReasonNoMatchingSubscriber:
-		s.markUnreceived(waiting, again)
-		s.working.Go(func() {
-			if backoff.Pause(s.ctx, resendPause) {
-				s.enqueue(waiting)
-			}
-		})
+		if s.markUnreceived(waiting, again) {
+			s.working.Go(func() {
+				if backoff.Pause(s.ctx, resendPause) {
+					s.enqueue(waiting)
+				}
+			})
+		}
 	default:
 		waiting.taken.Store(true)
 	}

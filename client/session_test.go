@@ -119,3 +119,22 @@ func TestOldRequestIsNotSentAgain(t *testing.T) {
 		})
 	}
 }
+
+// † A request that was given up because nobody receives requests is not sent any more, however late
+// its caller learns of it.
+func TestRequestThatNobodyReceivesIsGivenUpForGood(t *testing.T) {
+	c := &Client{
+		config: Config{NoStoreTimeout: time.Nanosecond}, pending: make(map[string]*call),
+	}
+	waiting := &call{done: make(chan answer, 1), correlation: "c", sent: true}
+	c.pending["c"], c.order = waiting, []*call{waiting}
+	for c.markUnreceived(waiting, false) { // until the time is over
+	}
+	if got := <-waiting.done; !errors.Is(got.err, ErrNotExecuted) ||
+		!errors.Is(got.err, ErrNoStore) {
+		t.Errorf("%v", got.err)
+	}
+	if publish, _ := c.markSent(waiting); publish != nil || len(c.order) != 0 {
+		t.Error("it is sent again")
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -23,9 +24,9 @@ import (
 type certFaults struct {
 	log *slog.Logger
 
-	mu       sync.Mutex
-	dialled  map[raft.ServerID]certFault // by member, of the connections that this one opened
-	accepted map[string]time.Time        // when one was logged last, by host and reason
+	mu      sync.Mutex
+	dialled map[raft.ServerID]certFault // by member, of the connections that this one opened
+	logged  map[string]time.Time        // when a line was logged last, by whom and what it is about
 }
 
 type certFault struct {
@@ -36,16 +37,46 @@ type certFault struct {
 const (
 	// certFaultAge is for how long a fault that did not come again is told.
 	certFaultAge = 30 * time.Second
-	// certFaultsLogged bounds how many faults of accepted connections are told apart; each is
-	// logged once in certFaultPause.
+	// certFaultsLogged bounds the lines that are told apart; each is logged once in certFaultPause.
+	// Whoever connects decides what it is about, so beyond the bound nothing is logged.
 	certFaultsLogged = 64
 	certFaultPause   = time.Hour
 )
 
 func newCertFaults(log *slog.Logger) *certFaults {
 	return &certFaults{
-		log: log, dialled: make(map[raft.ServerID]certFault),
-		accepted: make(map[string]time.Time),
+		log: log, dialled: make(map[raft.ServerID]certFault), logged: make(map[string]time.Time),
+	}
+}
+
+// dueLocked reports whether a line is to be logged. f.mu must be held.
+func (f *certFaults) dueLocked(about string, now time.Time) bool {
+	if last, known := f.logged[about]; known && now.Sub(last) < certFaultPause {
+		return false
+	}
+	maps.DeleteFunc(f.logged,
+		func(_ string, last time.Time) bool { return now.Sub(last) >= certFaultPause })
+	if len(f.logged) >= certFaultsLogged {
+		return false
+	}
+	f.logged[about] = now
+	return true
+}
+
+// reasonOf returns a word for why this side refused a certificate. Go's own text may have the time
+// in it.
+func reasonOf(err error) string {
+	var invalid x509.CertificateInvalidError
+	var authority x509.UnknownAuthorityError
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "expired"
+	case errors.As(err, &authority):
+		return "authority"
+	case errors.Is(err, tlsconfig.ErrOtherName), errors.Is(err, errRefusedCertificate):
+		return "name"
+	default:
+		return "other"
 	}
 }
 
@@ -69,16 +100,15 @@ func (f *certFaults) ended(to raft.ServerID, address string, err error) {
 		fault.note = fmt.Sprintf("%s refuses the certificate of this node: %v", who, remote.Err)
 	}
 	f.mu.Lock()
-	_, known := f.dialled[to]
-	if fault.note == "" {
-		if err == nil {
-			delete(f.dialled, to)
-		}
-	} else {
+	due := false
+	if fault.note != "" {
 		f.dialled[to] = fault
+		due = f.dueLocked("to "+who+" "+reasonOf(err), fault.at)
+	} else if err == nil {
+		delete(f.dialled, to)
 	}
 	f.mu.Unlock()
-	if fault.note != "" && !known {
+	if due {
 		f.log.Warn(fault.note, "see", "holdfast config check, and holdfast tls show")
 	}
 }
@@ -93,16 +123,8 @@ func (f *certFaults) refused(from net.Addr, err error) {
 	if splitErr != nil {
 		host = from.String()
 	}
-	key, now := host+" "+err.Error(), time.Now()
 	f.mu.Lock()
-	last, known := f.accepted[key]
-	due := !known || now.Sub(last) >= certFaultPause
-	if due {
-		if !known && len(f.accepted) >= certFaultsLogged {
-			clear(f.accepted)
-		}
-		f.accepted[key] = now
-	}
+	due := f.dueLocked("from "+host+" "+reasonOf(err), time.Now())
 	f.mu.Unlock()
 	if due {
 		f.log.Warn("a member's connection is refused because of its certificate", "host", host,

@@ -43,25 +43,24 @@ Exit codes: 0 the store can rely on the broker, 1 not in everything, 2 usage, 3 
 			}
 			addresses = append(addresses, address)
 		}
-		id := c.clientID
-		if id == "" {
-			id = fmt.Sprintf("check%d", time.Now().UnixNano())
-		}
+		// no node is called so
+		name := fmt.Sprintf("check-%d%s", time.Now().UnixNano(), c.clientID)
 		const keepAlive, longest = 30 * time.Second, time.Minute
 		ctx, cancel := context.WithTimeout(command.Context(), longest)
 		defer cancel()
 		findings, err := brokercheck.Run(ctx,
-			brokercheck.Config{Cluster: clusterName, Node: id, Login: &mqttconn.Login{
+			brokercheck.Config{Cluster: clusterName, Node: name, Login: &mqttconn.Login{
 				Dialer: &mqttconn.Dialer{
 					Addresses: addresses[:1], TLS: config.TLS, Timeout: c.timeout,
 				},
 				Username: config.Username, Password: func() []byte { return config.Password },
 				KeepAlive: keepAlive, Timeout: c.timeout,
 			}})
+		printed := c.printFindings(command, findings)
 		if err != nil {
 			return &codeError{exitError, err.Error()}
 		}
-		return c.printFindings(command, findings)
+		return printed
 	}
 	return command
 }

@@ -15,7 +15,10 @@ import (
 // newCertWatch returns a watch over all certificates that a node is given.
 func newCertWatch(s *settings.Settings) *certwatch.Watch {
 	return certwatch.New([]certwatch.File{
-		{Name: "cluster.tls.certFile", Path: s.Cluster.TLS.CertFile},
+		{
+			Name: "cluster.tls.certFile", Path: s.Cluster.TLS.CertFile,
+			CA: s.Cluster.TLS.CAFile,
+		},
 		{Name: "cluster.tls.caFile", Path: s.Cluster.TLS.CAFile, Authorities: true},
 		{Name: "broker.tls.certFile", Path: s.Broker.TLS.CertFile},
 		{Name: "broker.tls.caFile", Path: s.Broker.TLS.CAFile, Authorities: true},

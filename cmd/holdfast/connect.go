@@ -29,6 +29,7 @@ type connection struct {
 	timeout      time.Duration
 	output       string
 	verbose      bool
+	noStore      time.Duration // see client.Config.NoStoreTimeout
 }
 
 // addFlags adds the flags by which a command connects to the broker.
@@ -79,7 +80,7 @@ func (c *connection) config() (config client.Config, err error) {
 	}
 	config = client.Config{
 		Addresses: c.brokers, ClientID: c.clientID, Username: c.username,
-		Timeout: c.timeout, NoStoreTimeout: impatience,
+		Timeout: c.timeout, NoStoreTimeout: c.noStore,
 	}
 	if c.passwordFile != "" {
 		if config.Password, err = readSecret(c.passwordFile); err != nil {
@@ -111,13 +112,18 @@ func (c *connection) open(ctx context.Context, command *cobra.Command) (*client.
 	return store, nil
 }
 
-// impatience is after how long a command says that no node answers. A leader change takes less.
+// impatience is after how long a command says that no answer has come, and gives up if the broker
+// says that nobody receives requests. A change of leader is no such case: the cluster's session
+// stays at the broker.
 const impatience = 3 * time.Second
 
 // do runs one command against the store.
 func (c *connection) do(command *cobra.Command,
 	run func(context.Context, *client.Client) error,
 ) error {
+	if !command.Flags().Changed("timeout") {
+		c.noStore = impatience
+	}
 	store, err := c.open(command.Context(), command)
 	if err != nil {
 		return err

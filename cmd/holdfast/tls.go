@@ -60,24 +60,37 @@ func (f *tlsFolder) file(name, extension string) string {
 	return filepath.Join(f.dir, name+extension)
 }
 
-// write writes a pair that must not be there yet, and says so.
-func (f *tlsFolder) write(command *cobra.Command, name string, pair pki.Pair) error {
-	certFile, keyFile := f.file(name, ".crt"), f.file(name, ".key")
-	for _, file := range []string{certFile, keyFile} {
-		if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
-			return usagef("%s is there already, and stays as it is", file)
+// checkFree returns an error if a certificate or its key is there already.
+func (f *tlsFolder) checkFree(names ...string) error {
+	for _, name := range names {
+		for _, extension := range []string{".crt", ".key"} {
+			if _, err := os.Lstat(f.file(name, extension)); !errors.Is(err, fs.ErrNotExist) {
+				return usagef("%s is there already, and stays as it is", f.file(name, extension))
+			}
 		}
 	}
+	return nil
+}
+
+// write writes a pair that is not there yet, and says what it is.
+func (f *tlsFolder) write(command *cobra.Command, name string, pair pki.Pair) error {
+	certFile, keyFile := f.file(name, ".crt"), f.file(name, ".key")
 	if err := pair.Write(certFile, keyFile); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(command.OutOrStdout(), "%s and %s\n", certFile, keyFile)
+	if err := showCertificates(command, certFile); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(command.OutOrStdout(), "%s: its key\n", keyFile)
 	return err
 }
 
 // issue makes a certificate by one of the authorities.
 func (f *tlsFolder) issue(command *cobra.Command, authority string, r pki.Request) error {
 	if err := checkFileName(r.Name); err != nil {
+		return err
+	}
+	if err := f.checkFree(r.Name); err != nil {
 		return err
 	}
 	lifetime, err := f.lifetime()
@@ -119,6 +132,9 @@ func newTLSAuthority() *cobra.Command {
 			}
 			const private = 0o700
 			if err := os.MkdirAll(folder.dir, private); err != nil {
+				return err
+			}
+			if err := folder.checkFree(clusterAuthority, mqttAuthority); err != nil {
 				return err
 			}
 			for _, one := range []struct{ file, subject string }{
@@ -249,6 +265,9 @@ func renew(dir, file string, now time.Time) error {
 	}
 	if old[0].IsCA {
 		return usagef("%s is an authority: what it signed would not be trusted any more", file)
+	}
+	if err := pki.CheckKey(old[0], base+".key"); err != nil {
+		return &usageError{fmt.Errorf("%s is renewed with its key: %w", file, err)}
 	}
 	var faults []error
 	for _, name := range []string{clusterAuthority, mqttAuthority} {

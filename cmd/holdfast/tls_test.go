@@ -47,7 +47,19 @@ func TestCertificatesAreMadeOnce(t *testing.T) {
 		{"renew DIR/ca.crt", 2, ""},
 		{"renew DIR/n1.key", 2, ""},
 		{"renew DIR/none.crt", 2, ""},
+		{"renew DIR/alone.crt", 2, ""},
+		{"node n2 *", 2, ""},
+		{"node n2 n2.x:7400", 2, ""},
 	} {
+		if strings.Contains(test.arguments, "alone") { // its key is elsewhere
+			data, err := os.ReadFile(filepath.Join(dir, "n1.crt"))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, "alone.crt"), data, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
 		arguments := strings.Fields(strings.ReplaceAll(test.arguments, "DIR", dir))
 		out, code := tlsCommand(t, append(arguments, "--dir", dir)...)
 		if code != test.code || !strings.Contains(out, test.printed) {

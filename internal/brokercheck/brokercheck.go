@@ -124,8 +124,9 @@ func (c *check) found(name string, ok bool, why, format string, arguments ...any
 	c.findings = append(c.findings, Finding{name, fmt.Sprintf(format, arguments...), ok, why})
 }
 
-// Run makes the checks. An error means that they could not be made: the broker does not let this
-// client in, or publish, or subscribe.
+// Run makes the checks, and returns what they have found. An error means that not all could be made
+// (the broker does not let this client in, or publish, or subscribe), or that the session could not
+// be ended: then it ends by itself after a minute.
 func Run(ctx context.Context, config Config) ([]Finding, error) {
 	c := &check{config: &config, topic: "holdfast/check/" + config.Node}
 	network, err := config.Login.Dialer.Dial(ctx)
@@ -138,15 +139,16 @@ func Run(ctx context.Context, config Config) ([]Finding, error) {
 		return nil, fmt.Errorf("connect as %s: %w", config.publisherID(), err)
 	}
 	c.out.Start()
-	defer c.out.Close()
-	if err := c.run(ctx); err != nil {
-		return nil, errors.Join(err, c.forget(ctx))
-	}
-	return c.findings, c.forget(ctx)
+	defer func() { c.out.Close() }()
+	err = c.run(ctx)
+	return c.findings, errors.Join(err, c.forget(ctx))
 }
 
-// forget ends the session at the broker.
+// forget ends the session at the broker, also if the context has ended.
 func (c *check) forget(ctx context.Context) error {
+	const longest = 5 * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
+	defer cancel()
 	network, err := c.config.Login.Dialer.Dial(ctx)
 	if err != nil {
 		return err
@@ -284,7 +286,9 @@ func (c *check) judgeOversize(ctx context.Context, s *session) error {
 	_, refused := c.publish(ctx, c.topic, make([]byte, oversize))
 	select {
 	case <-c.out.Done(): // the broker ends the connection of who publishes it
-		return c.reconnectPublisher(ctx, name, why)
+		if err := c.reconnectPublisher(ctx); err != nil {
+			return err
+		}
 	default:
 	}
 	if errors.Is(refused, mqttconn.ErrTooLarge) {
@@ -304,7 +308,7 @@ func (c *check) judgeOversize(ctx context.Context, s *session) error {
 	return nil
 }
 
-func (c *check) reconnectPublisher(ctx context.Context, name, why string) error {
+func (c *check) reconnectPublisher(ctx context.Context) error {
 	network, err := c.config.Login.Dialer.Dial(ctx)
 	if err != nil {
 		return err
@@ -316,8 +320,8 @@ func (c *check) reconnectPublisher(ctx context.Context, name, why string) error 
 		return err
 	}
 	conn.Start()
+	c.out.Close()
 	c.out = conn
-	c.found(name, true, why, "the broker ends the connection of who publishes it")
 	return nil
 }
 

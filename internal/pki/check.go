@@ -50,7 +50,7 @@ func Check(file string, purpose Purpose, now time.Time) error {
 			strings.Join(purpose.Names, " or ")))
 	}
 	if purpose.CA != "" {
-		if err := verify(certificates, purpose.CA); err != nil {
+		if err := verify(certificates, purpose.CA, now); err != nil {
 			faults = append(faults, unusable("%s", err))
 		}
 	}
@@ -115,31 +115,68 @@ func names(certificate *x509.Certificate) string {
 	return strings.Join(all, ", ")
 }
 
-// verify checks that the authorities of a file vouch for the first of the certificates. Whether
-// that is valid now is not its matter: it looks at a moment at which it was.
-func verify(certificates []*x509.Certificate, ca string) error {
+// verify checks that the authorities of a file vouch for the first of the certificates now or, if
+// that is not valid now, which is told apart, when it was.
+func verify(certificates []*x509.Certificate, ca string, now time.Time) error {
+	if dates(certificates[0], now) != "" {
+		now = certificates[0].NotBefore.Add(time.Second)
+	}
+	if _, err := chains(certificates, ca, now); err != nil {
+		return fmt.Errorf("is not signed by an authority in %s: %w", ca, err)
+	}
+	return nil
+}
+
+// chains returns how the authorities of a file vouch for the first of the certificates.
+func chains(certificates []*x509.Certificate, ca string, now time.Time) ([][]*x509.Certificate,
+	error,
+) {
 	authorities, err := Read(ca)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	options := x509.VerifyOptions{
-		Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(),
-		KeyUsages:   []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
-		CurrentTime: certificates[0].NotBefore.Add(time.Second),
+		Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	}
 	for _, authority := range authorities {
 		options.Roots.AddCert(authority)
-		if options.CurrentTime.Before(authority.NotBefore) {
-			options.CurrentTime = authority.NotBefore
-		}
 	}
 	for _, intermediate := range certificates[1:] {
 		options.Intermediates.AddCert(intermediate)
 	}
-	if _, err := certificates[0].Verify(options); err != nil {
-		return fmt.Errorf("is not signed by an authority in %s: %w", ca, err)
+	return certificates[0].Verify(options)
+}
+
+// ValidUntil returns until when a certificate is good: until it ends itself or, where ca names the
+// authorities by which it is verified, the first of those that vouch for it. The error wraps
+// ErrUnusable.
+func ValidUntil(file, ca string, now time.Time) (time.Time, error) {
+	certificates, err := Read(file)
+	if err != nil {
+		return time.Time{}, err
 	}
-	return nil
+	end := certificates[0].NotAfter
+	if ca == "" {
+		return end, nil
+	}
+	found, err := chains(certificates, ca, now)
+	if err != nil {
+		return end, nil // config check says what is wrong
+	}
+	var latest time.Time
+	for _, chain := range found {
+		first := end
+		for _, certificate := range chain {
+			if certificate.NotAfter.Before(first) {
+				first = certificate.NotAfter
+			}
+		}
+		if first.After(latest) {
+			latest = first
+		}
+	}
+	return latest, nil
 }
 
 // Describe returns what a certificate says, in one line.

@@ -21,6 +21,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -82,6 +83,31 @@ func Load(certFile, keyFile string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, certificate := range certificates {
+		key, err := keyOf(certificate, keyFile)
+		switch {
+		case errors.Is(err, errOtherKey):
+			continue
+		case err != nil:
+			return nil, err
+		case !certificate.IsCA:
+			return nil, fmt.Errorf("%w: %s is no authority", ErrUnusable, certFile)
+		}
+		return &Authority{certificate, key}, nil
+	}
+	return nil, fmt.Errorf("%w: %s: %w", ErrUnusable, keyFile, errOtherKey)
+}
+
+// errOtherKey says that a key is not that of a certificate.
+var errOtherKey = errors.New("it is not the key of the certificate")
+
+// CheckKey returns an error, which wraps ErrUnusable, unless a file has the key of a certificate.
+func CheckKey(certificate *x509.Certificate, keyFile string) error {
+	_, err := keyOf(certificate, keyFile)
+	return err
+}
+
+func keyOf(certificate *x509.Certificate, keyFile string) (crypto.Signer, error) {
 	data, err := os.ReadFile(keyFile)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
@@ -91,16 +117,10 @@ func Load(certFile, keyFile string) (*Authority, error) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrUnusable, keyFile, err)
 	}
 	public, comparable := key.Public().(interface{ Equal(crypto.PublicKey) bool })
-	for _, certificate := range certificates {
-		if comparable && public.Equal(certificate.PublicKey) {
-			if !certificate.IsCA {
-				return nil, fmt.Errorf("%w: %s is no authority", ErrUnusable, certFile)
-			}
-			return &Authority{certificate, key}, nil
-		}
+	if !comparable || !public.Equal(certificate.PublicKey) {
+		return nil, fmt.Errorf("%w: %s: %w", ErrUnusable, keyFile, errOtherKey)
 	}
-	return nil, fmt.Errorf("%w: %s is not the key of a certificate in %s", ErrUnusable, keyFile,
-		certFile)
+	return key, nil
 }
 
 func parseKey(data []byte) (crypto.Signer, error) {
@@ -146,6 +166,11 @@ func (a *Authority) Issue(r Request, lifetime time.Duration, now time.Time) (Pai
 		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	}
 	for _, host := range r.Hosts {
+		if strings.ContainsAny(host, "*: \t/") && net.ParseIP(host) == nil {
+			return Pair{}, fmt.Errorf(
+				"%w: %q is no host: want a name or an IP address, without a port",
+				ErrUnusable, host)
+		}
 		if ip := net.ParseIP(host); ip != nil {
 			template.IPAddresses = append(template.IPAddresses, ip)
 		} else {
@@ -164,8 +189,9 @@ func (a *Authority) Renew(old *x509.Certificate, now time.Time) (Pair, error) {
 	}
 	return a.issue(&x509.Certificate{
 		Subject: old.Subject, KeyUsage: old.KeyUsage, ExtKeyUsage: old.ExtKeyUsage,
-		DNSNames: old.DNSNames, IPAddresses: old.IPAddresses,
-	}, old.NotAfter.Sub(old.NotBefore), now)
+		UnknownExtKeyUsage: old.UnknownExtKeyUsage, DNSNames: old.DNSNames,
+		IPAddresses: old.IPAddresses, URIs: old.URIs, EmailAddresses: old.EmailAddresses,
+	}, old.NotAfter.Sub(old.NotBefore)-earlier, now)
 }
 
 func (a *Authority) issue(template *x509.Certificate, lifetime time.Duration, now time.Time) (Pair,

@@ -231,3 +231,100 @@ func TestKeysAreForTheirOwnerAlone(t *testing.T) {
 		}
 	}
 }
+
+// issueBetween makes an authority that is valid between two times, and a certificate of it.
+func issueBetween(t *testing.T, name string, from, to time.Time) (ca, certificate []byte) {
+	t.Helper()
+	authority, pair, err := NewAuthority(name, to.Sub(from), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := authority.Issue(Request{Name: "n1", Hosts: []string{"n1"}, Use: Node}, Year, from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair.Certificate, leaf.Certificate
+}
+
+// † While authorities are replaced a file has several: the one that vouches has to be valid now,
+// and the others do not matter.
+func TestTheAuthorityThatVouchesHasToBeValid(t *testing.T) {
+	const month = 30 * 24 * time.Hour
+	now := moment()
+	old, oldLeaf := issueBetween(t, "old", now.Add(-month), now.Add(month))
+	next, _ := issueBetween(t, "next", now.Add(2*month), now.Add(12*month))
+	dir := t.TempDir()
+	bundle, leaf := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "n1.crt")
+	for file, data := range map[string][]byte{bundle: append(old, next...), leaf: oldLeaf} {
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	purpose := Purpose{Listens: true, Dials: true, CA: bundle, Names: []string{"n1"}}
+	if err := Check(leaf, purpose, now); err != nil {
+		t.Errorf("beside an authority of next month: %v", err)
+	}
+	if end, err := ValidUntil(leaf, bundle, now); err != nil || end.After(now.Add(month)) {
+		t.Errorf("%v, %v", end, err)
+	}
+	if err := Check(leaf, purpose, now.Add(2*month)); !errors.Is(err, ErrUnusable) {
+		t.Errorf("after its authority ended: %v", err)
+	}
+}
+
+// † A pair is replaced as a whole: if the certificate cannot be written, the key stays.
+func TestKeyIsNotReplacedAlone(t *testing.T) {
+	ca := newMade(t)
+	ca.issue("n1", Request{Name: "n1", Use: Node}, Year)
+	before, err := os.ReadFile(ca.file("n1.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(Request{Name: "n1", Use: Node}, Year, moment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pair.Write(ca.file("missing/n1.crt"), ca.file("n1.key")); err == nil {
+		t.Fatal("it is written into a folder that is not there")
+	}
+	if after, err := os.ReadFile(ca.file("n1.key")); err != nil || string(after) != string(before) {
+		t.Errorf("the key has changed: %v", err)
+	}
+	if names, err := filepath.Glob(ca.file("*.key*")); err != nil || len(names) != 2 {
+		t.Errorf("left behind: %v, %v", names, err)
+	}
+}
+
+// Of a symbolic link, as systems that deploy certificates use, the target is replaced.
+func TestTargetOfALinkIsReplaced(t *testing.T) {
+	ca := newMade(t)
+	ca.issue("n1", Request{Name: "n1", Use: Node}, Year)
+	link := filepath.Join(t.TempDir(), "n1.key")
+	if err := os.Symlink(ca.file("n1.key"), link); err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(Request{Name: "n1", Use: Node}, Year, moment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pair.Write(ca.file("n1.crt"), link); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(ca.file("n1.key")); err != nil || string(data) != string(pair.Key) {
+		t.Errorf("the target is not replaced: %v", err)
+	}
+}
+
+// A wildcard would be the name of every member, and a port is no part of a name.
+func TestHostsAreNamesOrAddresses(t *testing.T) {
+	ca := newMade(t)
+	for host, good := range map[string]bool{
+		"n1.plant.example": true, "10.0.0.1": true, "fd00::1": true, "*": false, "*.plant": false,
+		"n1:7400": false, "n1/x": false,
+	} {
+		if _, err := ca.Issue(Request{Name: "n1", Hosts: []string{host}}, Year,
+			moment()); (err == nil) != good {
+			t.Errorf("%q: %v", host, err)
+		}
+	}
+}

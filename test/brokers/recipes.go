@@ -26,7 +26,8 @@ type broker struct {
 	// watchesStay says that the broker sends no PUBACK 0x10 (no matching subscribers). The watches
 	// of a disconnected client then end by watch.ttl.
 	watchesStay bool
-	// sticks is the check of `holdfast broker check` that the broker fails; its page says what to do.
+	// sticks is the check of `holdfast broker check` that the broker fails; its page says what to
+	// do.
 	sticks string
 	// plugin says that the broker is Mosquitto: the plugin, the driver and all attacks are run as
 	// well.

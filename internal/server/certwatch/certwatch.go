@@ -23,7 +23,22 @@ import (
 type File struct {
 	Name        string // the setting that names it
 	Path        string
-	Authorities bool // it has those who vouch for others: one that is valid is enough
+	CA          string // file of the authorities by which others verify it; empty: not known here
+	Authorities bool   // it has those who vouch for others: one that is valid is enough
+}
+
+// end returns until when what is in the file is good.
+func (f *File) end(now time.Time) (end time.Time, err error) {
+	if !f.Authorities {
+		return pki.ValidUntil(f.Path, f.CA, now)
+	}
+	certificates, err := pki.Read(f.Path)
+	for _, certificate := range certificates {
+		if certificate.NotAfter.After(end) {
+			end = certificate.NotAfter
+		}
+	}
+	return end, err
 }
 
 // Watch looks at the files whenever it is asked, so that it sees renewed ones. Its methods are safe
@@ -68,17 +83,13 @@ type end struct {
 	name string
 	at   time.Time
 	err  error // the file cannot be used
+	ours bool  // others look at it, and not this node
 }
 
 func (w *Watch) ends() (ends []end) {
-	for _, file := range w.files {
-		certificates, err := pki.Read(file.Path)
-		e := end{name: file.Name, err: err}
-		for _, certificate := range certificates {
-			if e.at.IsZero() || certificate.NotAfter.After(e.at) == file.Authorities {
-				e.at = certificate.NotAfter
-			}
-		}
+	for i := range w.files {
+		e := end{name: w.files[i].Name, ours: !w.files[i].Authorities}
+		e.at, e.err = w.files[i].end(w.now())
 		ends = append(ends, e)
 	}
 	w.mu.Lock()
@@ -102,8 +113,14 @@ func (e *end) note(now time.Time) string {
 	case e.err != nil:
 		return fmt.Sprintf("%s: %v", e.name, e.err)
 	case left <= 0:
-		return fmt.Sprintf("the certificate of %s expired at %s: the other side refuses it", e.name,
-			e.at.UTC().Format(time.RFC3339))
+		effect := "this node refuses what it vouches for"
+		if e.ours {
+			effect = "the others refuse it"
+		} else if e.name == Broker {
+			effect = "this node refuses it"
+		}
+		return fmt.Sprintf("the certificate of %s expired at %s: %s", e.name,
+			e.at.UTC().Format(time.RFC3339), effect)
 	case left < Soon:
 		return fmt.Sprintf("the certificate of %s expires in %d days, at %s: renew it", e.name,
 			left/day, e.at.UTC().Format(time.RFC3339))
@@ -153,7 +170,7 @@ func (w *Watch) Run(ctx context.Context, log *slog.Logger) {
 
 func description() *prometheus.Desc {
 	return prometheus.NewDesc("holdfast_certificate_expiry_seconds",
-		"For how long the certificates of a setting are valid, negative when they are not any more; of a file of authorities, the one that is valid for longest. broker is the certificate that the broker showed last.",
+		"For how long the certificate of a setting is valid, with those that vouch for it, negative when it is not any more; of a file of authorities, the one that is valid for longest. broker is the certificate that the broker showed last.",
 		[]string{"certificate"}, nil)
 }
 

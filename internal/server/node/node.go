@@ -4,6 +4,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	cryptorand "crypto/rand"
 	"encoding/binary"
@@ -12,6 +13,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -225,26 +227,30 @@ const lostFor = 5 * time.Minute
 // noLeader says that no leader is known, and which members are missing.
 func noLeader(status *cluster.Status) error {
 	var away []string
-	voters, missing, longest := 0, 0, time.Duration(0)
+	var voters int
+	var missing []time.Duration // of voters
 	for _, server := range status.Servers {
 		if server.Suffrage == raft.Voter {
 			voters++
 		}
 	}
 	for _, m := range status.Missing {
+		if m.Suffrage != raft.Voter {
+			continue
+		}
 		away = append(away,
 			fmt.Sprintf("%s (for %v)", peer.NodeName(m.ID), m.For.Round(time.Second)))
-		if m.Suffrage == raft.Voter {
-			missing++
-			longest = max(longest, m.For)
-		}
+		missing = append(missing, m.For)
 	}
 	text := "cluster: no leader is known"
 	if len(away) > 0 {
-		text += fmt.Sprintf(": %d of %d voters do not answer: %s", missing, voters,
+		text += fmt.Sprintf(": %d of %d voters do not answer: %s", len(away), voters,
 			strings.Join(away, ", "))
 	}
-	if 2*missing >= voters && voters > 1 && longest > lostFor {
+	// a majority is missing since the last of so many went that the others are none
+	slices.SortFunc(missing, func(a, b time.Duration) int { return cmp.Compare(b, a) })
+	if tooMany := voters - voters/2; voters > 1 && len(missing) >= tooMany &&
+		missing[tooMany-1] > lostFor {
 		text += "; bring back enough of them for a majority, or, if they are lost for good, see `holdfast raft recover --help`"
 	}
 	return errors.New(text)

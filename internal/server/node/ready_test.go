@@ -44,9 +44,15 @@ func TestReasonNamesWhoIsMissing(t *testing.T) {
 			"cluster: no leader is known: 2 of 3 voters do not answer: n2 (for 1h0m0s), n3 (for 1h0m0s); ",
 			true,
 		},
-		"one and a non-voter": {
-			away(time.Hour, 0, time.Hour)[:1],
-			"cluster: no leader is known: 1 of 3 voters do not answer", false,
+		"two, one of them just now": {
+			away(time.Hour, 10*time.Second),
+			"cluster: no leader is known: 2 of 3 voters do not answer: n2 (for 1h0m0s), n3 (for 10s)",
+			false,
+		},
+		"a non-voter": {
+			[]peer.Missing{{Server: servers[3], For: time.Hour}},
+			"cluster: no leader is known",
+			false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
