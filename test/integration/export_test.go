@@ -321,7 +321,7 @@ func TestExportAndImportUsePipes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := command.Wait(); err == nil ||
-		!strings.Contains(output.String(), "line 1: key \"k\"") ||
+		!strings.Contains(output.String(), "line 1: set \"k\"") ||
 		!strings.Contains(output.String(), "--from 1") {
 		t.Errorf("%v: %s", err, output.String())
 	}
