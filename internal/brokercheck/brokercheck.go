@@ -19,6 +19,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"holdfast/internal/backoff"
 	"holdfast/internal/mqttconn"
 )
 
@@ -66,30 +67,45 @@ type session struct {
 	received chan mqttconn.Message
 }
 
-func connect(ctx context.Context, c *Config, cleanStart bool) (*session, error) {
-	network, err := c.Login.Dialer.Dial(ctx)
-	if err != nil {
-		return nil, err
-	}
+// join connects by the session.
+func (c *Config) join(ctx context.Context, cleanStart bool) (*session, error) {
 	packet := c.Login.Packet(c.sessionID(), cleanStart)
 	expiry, window := uint32(lifetime/time.Second), uint16(math.MaxUint16)
 	packet.Properties.SessionExpiryInterval, packet.Properties.ReceiveMaximum = &expiry, &window
 	s := &session{received: make(chan mqttconn.Message, 4*messages)}
-	conn, connack, err := mqttconn.Connect(ctx, network, packet, mqttconn.Receiver{
-		MaxPacket: maxPacket,
-		Publish: func(m mqttconn.Message) {
-			select {
-			case s.received <- m:
-			default: // more than was ever published; what is missing shows
-			}
-		},
+	conn, connack, err := c.connect(ctx, packet, func(m mqttconn.Message) {
+		select {
+		case s.received <- m:
+		default: // more than was ever published; what is missing shows
+		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("connect as %s: %w", c.sessionID(), err)
+		return nil, err
 	}
 	s.conn, s.acks, s.present = conn, mqttconn.NewAcks(conn), connack.SessionPresent
-	conn.Start()
 	return s, nil
+}
+
+// connectClean connects with a clean start and a session that ends with the connection.
+func (c *Config) connectClean(ctx context.Context, clientID string) (*mqttconn.Conn, error) {
+	conn, _, err := c.connect(ctx, c.Login.Packet(clientID, true), func(mqttconn.Message) {})
+	return conn, err
+}
+
+func (c *Config) connect(ctx context.Context, packet *packets.Connect,
+	received func(mqttconn.Message),
+) (*mqttconn.Conn, *packets.Connack, error) {
+	network, err := c.Login.Dialer.Dial(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, connack, err := mqttconn.Connect(ctx, network, packet,
+		mqttconn.Receiver{MaxPacket: maxPacket, Publish: received})
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect as %s: %w", packet.ClientID, err)
+	}
+	conn.Start()
+	return conn, connack, nil
 }
 
 // take returns the messages that come until nothing has come for patience. With acknowledge it
@@ -128,17 +144,11 @@ func (c *check) found(name string, ok bool, why, format string, arguments ...any
 // (the broker does not let this client in, or publish, or subscribe), or that the session could not
 // be ended: then it ends by itself after a minute.
 func Run(ctx context.Context, config Config) ([]Finding, error) {
-	c := &check{config: &config, topic: "holdfast/check/" + config.Node}
-	network, err := config.Login.Dialer.Dial(ctx)
+	out, err := config.connectClean(ctx, config.publisherID())
 	if err != nil {
 		return nil, err
 	}
-	c.out, _, err = mqttconn.Connect(ctx, network, config.Login.Packet(config.publisherID(), true),
-		mqttconn.Receiver{MaxPacket: maxPacket, Publish: func(mqttconn.Message) {}})
-	if err != nil {
-		return nil, fmt.Errorf("connect as %s: %w", config.publisherID(), err)
-	}
-	c.out.Start()
+	c := &check{config: &config, topic: "holdfast/check/" + config.Node, out: out}
 	defer func() { c.out.Close() }()
 	err = c.run(ctx)
 	return c.findings, errors.Join(err, c.forget(ctx))
@@ -149,23 +159,16 @@ func (c *check) forget(ctx context.Context) error {
 	const longest = 5 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
 	defer cancel()
-	network, err := c.config.Login.Dialer.Dial(ctx)
-	if err != nil {
-		return err
-	}
-	conn, _, err := mqttconn.Connect(ctx, network,
-		c.config.Login.Packet(c.config.sessionID(), true),
-		mqttconn.Receiver{MaxPacket: maxPacket, Publish: func(mqttconn.Message) {}})
+	conn, err := c.config.connectClean(ctx, c.config.sessionID())
 	if err != nil {
 		return fmt.Errorf("end the session: %w", err)
 	}
-	conn.Start()
 	conn.Close()
 	return nil
 }
 
 func (c *check) run(ctx context.Context) error {
-	first, err := connect(ctx, c.config, true)
+	first, err := c.config.join(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -181,14 +184,10 @@ func (c *check) run(ctx context.Context) error {
 	}
 	began := time.Now()
 	before := first.take(ctx, messages, false)
-	if wait := aged - time.Since(began); wait > 0 {
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	if !backoff.Pause(ctx, aged-time.Since(began)) {
+		return context.Cause(ctx)
 	}
-	second, err := connect(ctx, c.config, false)
+	second, err := c.config.join(ctx, false)
 	if err != nil {
 		return err
 	}
@@ -286,9 +285,12 @@ func (c *check) judgeOversize(ctx context.Context, s *session) error {
 	_, refused := c.publish(ctx, c.topic, make([]byte, oversize))
 	select {
 	case <-c.out.Done(): // the broker ends the connection of who publishes it
-		if err := c.reconnectPublisher(ctx); err != nil {
+		out, err := c.config.connectClean(ctx, c.config.publisherID())
+		if err != nil {
 			return err
 		}
+		c.out.Close()
+		c.out = out
 	default:
 	}
 	if errors.Is(refused, mqttconn.ErrTooLarge) {
@@ -305,23 +307,6 @@ func (c *check) judgeOversize(ctx context.Context, s *session) error {
 	c.found(name, passed, why, "%s", map[bool]string{
 		true: "it is left out, and the next one comes", false: "nothing comes behind it",
 	}[passed])
-	return nil
-}
-
-func (c *check) reconnectPublisher(ctx context.Context) error {
-	network, err := c.config.Login.Dialer.Dial(ctx)
-	if err != nil {
-		return err
-	}
-	conn, _, err := mqttconn.Connect(ctx, network,
-		c.config.Login.Packet(c.config.publisherID(), true),
-		mqttconn.Receiver{MaxPacket: maxPacket, Publish: func(mqttconn.Message) {}})
-	if err != nil {
-		return err
-	}
-	conn.Start()
-	c.out.Close()
-	c.out = conn
 	return nil
 }
 
