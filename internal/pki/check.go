@@ -45,7 +45,7 @@ func Check(file string, purpose Purpose, now time.Time) error {
 			faults = append(faults, unusable("is not for %s (extended key usage)", use.what))
 		}
 	}
-	if len(purpose.Names) > 0 && !hasOne(leaf, purpose.Names) {
+	if len(purpose.Names) > 0 && !HasName(leaf, purpose.Names) {
 		faults = append(faults, unusable("names %s, and must name %s", names(leaf),
 			strings.Join(purpose.Names, " or ")))
 	}
@@ -95,9 +95,10 @@ func isFor(certificate *x509.Certificate, usage x509.ExtKeyUsage) bool {
 	return len(certificate.ExtKeyUsage) == 0 && len(certificate.UnknownExtKeyUsage) == 0
 }
 
-func hasOne(certificate *x509.Certificate, wanted []string) bool {
-	for _, name := range wanted {
-		if certificate.VerifyHostname(name) == nil {
+// HasName reports whether a certificate has one of the names. Empty names match nothing.
+func HasName(certificate *x509.Certificate, names []string) bool {
+	for _, name := range names {
+		if name != "" && certificate.VerifyHostname(name) == nil {
 			return true
 		}
 	}

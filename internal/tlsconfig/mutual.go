@@ -174,7 +174,7 @@ func (m *Mutual) clientConfig(names []string) *tls.Config {
 			if _, err := state.PeerCertificates[0].Verify(options); err != nil {
 				return err
 			}
-			if !hasName(state.PeerCertificates[0], names) {
+			if !pki.HasName(state.PeerCertificates[0], names) {
 				return fmt.Errorf("%w: want one of %q, it has %q and %v", ErrOtherName,
 					slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" }),
 					state.PeerCertificates[0].DNSNames, state.PeerCertificates[0].IPAddresses)
@@ -200,7 +200,7 @@ func (m *Mutual) PeerHasName(conn net.Conn, names ...string) bool {
 		return false
 	}
 	certificates := secured.ConnectionState().PeerCertificates
-	return len(certificates) > 0 && hasName(certificates[0], names)
+	return len(certificates) > 0 && pki.HasName(certificates[0], names)
 }
 
 // OwnHasName reports whether this side's own certificate has one of the names.
@@ -209,16 +209,7 @@ func (m *Mutual) OwnHasName(names ...string) bool {
 		return true
 	}
 	certificate, err := x509.ParseCertificate(m.reloadIfChanged().certificate.Certificate[0])
-	return err == nil && hasName(certificate, names)
-}
-
-func hasName(certificate *x509.Certificate, names []string) bool {
-	for _, name := range names {
-		if name != "" && certificate.VerifyHostname(name) == nil {
-			return true
-		}
-	}
-	return false
+	return err == nil && pki.HasName(certificate, names)
 }
 
 // HTTP returns a transport for HTTP requests. The server's certificate must have the name
