@@ -18,9 +18,9 @@ import (
 	"holdfast/internal/tlsconfig"
 )
 
-// certFaults remembers which connections failed because of a certificate: nobody is told of these
-// by the protocol, and a member that is refused looks like one that is down. Its methods are safe
-// for concurrent use.
+// certFaults remembers which connections failed because of a certificate. Raft and the calls only
+// see that a member cannot be reached, so a member that is refused looks like one that is down. Its
+// methods are safe for concurrent use.
 type certFaults struct {
 	log *slog.Logger
 
@@ -63,20 +63,23 @@ func (f *certFaults) dueLocked(about string, now time.Time) bool {
 	return true
 }
 
-// reasonOf returns a word for why this side refused a certificate. Go's own text may have the time
-// in it.
+// reasonOf returns a word for why this side refused a certificate, empty if the error is about
+// something else. Go's own text may have the time in it.
 func reasonOf(err error) string {
-	var invalid x509.CertificateInvalidError
+	var verification *tls.CertificateVerificationError
 	var authority x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
 	switch {
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "expired"
-	case errors.As(err, &authority):
-		return "authority"
 	case errors.Is(err, tlsconfig.ErrOtherName), errors.Is(err, errRefusedCertificate):
 		return "name"
-	default:
+	case errors.As(err, &authority):
+		return "authority"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "expired"
+	case errors.As(err, &invalid), errors.As(err, &verification):
 		return "other"
+	default:
+		return ""
 	}
 }
 
@@ -88,13 +91,13 @@ func (f *certFaults) ended(to raft.ServerID, address string, err error) {
 		who = address
 		to = raft.ServerID(address)
 	}
-	fault := certFault{at: time.Now()}
+	fault, reason := certFault{at: time.Now()}, reasonOf(err)
 	var remote *net.OpError
 	switch {
 	case errors.Is(err, ErrCertificate):
 		fault.note = fmt.Sprintf(
 			"%s refuses the certificate of this node: it has to name the node's id and, as a member's, its host", who)
-	case isCertificateFault(err):
+	case reason != "":
 		fault.note = fmt.Sprintf("this node refuses the certificate of %s: %v", who, err)
 	case errors.As(err, &remote) && remote.Op == "remote error":
 		fault.note = fmt.Sprintf("%s refuses the certificate of this node: %v", who, remote.Err)
@@ -103,7 +106,7 @@ func (f *certFaults) ended(to raft.ServerID, address string, err error) {
 	due := false
 	if fault.note != "" {
 		f.dialled[to] = fault
-		due = f.dueLocked("to "+who+" "+reasonOf(err), fault.at)
+		due = f.dueLocked("to "+who+" "+reason, fault.at)
 	} else if err == nil {
 		delete(f.dialled, to)
 	}
@@ -116,7 +119,8 @@ func (f *certFaults) ended(to raft.ServerID, address string, err error) {
 // refused notes that a connection from a host was not admitted. It is logged if that is because of
 // a certificate.
 func (f *certFaults) refused(from net.Addr, err error) {
-	if !isCertificateFault(err) {
+	reason := reasonOf(err)
+	if reason == "" {
 		return
 	}
 	host, _, splitErr := net.SplitHostPort(from.String())
@@ -124,7 +128,7 @@ func (f *certFaults) refused(from net.Addr, err error) {
 		host = from.String()
 	}
 	f.mu.Lock()
-	due := f.dueLocked("from "+host+" "+reasonOf(err), time.Now())
+	due := f.dueLocked("from "+host+" "+reason, time.Now())
 	f.mu.Unlock()
 	if due {
 		f.log.Warn("a member's connection is refused because of its certificate", "host", host,
@@ -146,16 +150,6 @@ func (f *certFaults) notes() (notes []string) {
 	}
 	slices.Sort(notes)
 	return notes
-}
-
-// isCertificateFault reports whether an error says that this side refused a certificate.
-func isCertificateFault(err error) bool {
-	var verification *tls.CertificateVerificationError
-	var authority x509.UnknownAuthorityError
-	var invalid x509.CertificateInvalidError
-	return errors.As(err, &verification) || errors.As(err, &authority) ||
-		errors.As(err, &invalid) || errors.Is(err, tlsconfig.ErrOtherName) ||
-		errors.Is(err, errRefusedCertificate)
 }
 
 // errRefusedCertificate says that this member refused a connection: its certificate does not name
