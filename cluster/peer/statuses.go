@@ -88,34 +88,24 @@ func (s *Statuses) Keep(answered map[raft.ServerID]Answer) (before map[raft.Serv
 ) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	acknowledged := make(map[raft.ServerID]uint64) // without those that are no members any more
+	// without those that are no members any more
+	acknowledged := make(map[raft.ServerID]uint64)
+	missing, now := make(map[raft.ServerID]time.Duration), s.monotonic()
 	for _, server := range Others(s.servers(), s.self) {
-		if index := max(s.acknowledged[server.ID], answered[server.ID].Commit); index > 0 {
+		answer, ok := answered[server.ID]
+		if index := max(s.acknowledged[server.ID], answer.Commit); index > 0 {
 			acknowledged[server.ID] = index
 		}
+		if since, before := s.missing[server.ID]; !ok && before {
+			missing[server.ID] = since
+		} else if !ok {
+			missing[server.ID] = now
+		}
 	}
-	s.acknowledged = acknowledged
-	s.missing = s.missingAfterLocked(answered)
+	s.acknowledged, s.missing = acknowledged, missing
 	before, first = s.answered, !s.polled
 	s.answered, s.polled = answered, true
 	return before, first
-}
-
-// missingAfterLocked returns who did not answer a poll, and since when. s.mu must be held.
-func (s *Statuses) missingAfterLocked(answered map[raft.ServerID]Answer,
-) map[raft.ServerID]time.Duration {
-	missing, now := make(map[raft.ServerID]time.Duration), s.monotonic()
-	for _, server := range Others(s.servers(), s.self) {
-		if _, ok := answered[server.ID]; ok {
-			continue
-		}
-		since, before := s.missing[server.ID]
-		if !before {
-			since = now
-		}
-		missing[server.ID] = since
-	}
-	return missing
 }
 
 // Missing is a member that does not answer.
