@@ -60,18 +60,42 @@ func (l Limit) Name() string {
 
 // Text returns the name of the limit and its bound, where that is one number.
 func (l Limit) Text(limits *Limits) string {
-	bound := map[Limit]int64{
-		LimitKeyBytes: limits.KeyBytes, LimitValueBytes: limits.ValueBytes,
-		LimitTopic: maxNotificationTopic, LimitKeys: limits.Keys,
-		LimitTotalBytes: limits.TotalBytes, LimitKeysPerClient: limits.KeysPerClient,
-		LimitBytesPerClient: limits.BytesPerClient, LimitWatches: limits.Watches,
-		LimitWatchBytes: limits.WatchBytes, LimitWatchesPerClient: limits.WatchesPerClient,
-		LimitPatternBytes: glob.MaxSize, LimitTxnReads: max(maxReadBytes, limits.ValueBytes),
-	}[l]
+	bound := l.bound(limits)
 	if bound == 0 {
 		return l.Name()
 	}
 	return l.Name() + ": " + strconv.FormatInt(bound, 10)
+}
+
+func (l Limit) bound(limits *Limits) int64 {
+	switch l {
+	case LimitKeyBytes:
+		return limits.KeyBytes
+	case LimitValueBytes:
+		return limits.ValueBytes
+	case LimitTopic:
+		return maxNotificationTopic
+	case LimitKeys:
+		return limits.Keys
+	case LimitTotalBytes:
+		return limits.TotalBytes
+	case LimitKeysPerClient:
+		return limits.KeysPerClient
+	case LimitBytesPerClient:
+		return limits.BytesPerClient
+	case LimitWatches:
+		return limits.Watches
+	case LimitWatchBytes:
+		return limits.WatchBytes
+	case LimitWatchesPerClient:
+		return limits.WatchesPerClient
+	case LimitPatternBytes:
+		return glob.MaxSize
+	case LimitTxnReads:
+		return max(maxReadBytes, limits.ValueBytes)
+	default:
+		return 0
+	}
 }
 
 // exceededSize returns which limit on sizes a command exceeds that failed with ErrorQuota.
