@@ -39,14 +39,14 @@ func RegisterState(registry prometheus.Registerer, node *Node) {
 	gauge("holdfast_members", "Members of the cluster.",
 		func(s Status) float64 { return float64(len(s.Servers)) })
 	gauge("holdfast_voters", "Members that vote.",
-		func(s Status) float64 { return float64(countVoters(s.Servers)) })
+		func(s Status) float64 { return float64(CountVoters(s.Servers)) })
 	gauge("holdfast_members_answering",
 		"Members, this one included, that answered when they were last asked.",
 		func(Status) float64 { return float64(node.memberWatch.peers.Answering()) })
 	gauge("holdfast_voters_answering",
 		"Members that vote and answered when they were last asked, this one included if it votes.",
 		func(s Status) float64 {
-			return float64(countVoters(slices.DeleteFunc(slices.Clone(s.Servers),
+			return float64(CountVoters(slices.DeleteFunc(slices.Clone(s.Servers),
 				func(server raft.Server) bool {
 					_, answers := node.memberWatch.peers.Of(server.ID)
 					return !answers && server.ID != s.ID
@@ -125,7 +125,8 @@ func LimitsOf(limits *fsm.Limits, state *fsm.Status) []Limit {
 	}
 }
 
-func countVoters(servers []raft.Server) (count int) {
+// CountVoters returns how many of the members vote.
+func CountVoters(servers []raft.Server) (count int) {
 	for _, server := range servers {
 		if server.Suffrage == raft.Voter {
 			count++

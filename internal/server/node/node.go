@@ -227,13 +227,8 @@ const lostFor = 5 * time.Minute
 // noLeader says that no leader is known, and which members are missing.
 func noLeader(status *cluster.Status) error {
 	var away []string
-	var voters int
 	var missing []time.Duration // of voters
-	for _, server := range status.Servers {
-		if server.Suffrage == raft.Voter {
-			voters++
-		}
-	}
+	voters := cluster.CountVoters(status.Servers)
 	for _, m := range status.Missing {
 		if m.Suffrage != raft.Voter {
 			continue
