@@ -12,31 +12,47 @@ import (
 	"holdfast/internal/server/settings"
 )
 
-// newCertWatch returns a watch over all certificates that a node is given.
-func newCertWatch(s *settings.Settings) *certwatch.Watch {
-	return certwatch.New([]certwatch.File{
+// certificateFiles are the files of one setting with certificates.
+type certificateFiles struct {
+	setting          string
+	certFile, caFile string      // either may be empty
+	purpose          pki.Purpose // of certFile
+}
+
+// certificatesOf returns all certificates that a node is given.
+func certificatesOf(s *settings.Settings) []certificateFiles {
+	return []certificateFiles{
 		{
-			Name: "cluster.tls.certFile", Path: s.Cluster.TLS.CertFile,
-			CA: s.Cluster.TLS.CAFile,
+			"cluster.tls", s.Cluster.TLS.CertFile, s.Cluster.TLS.CAFile,
+			pki.Purpose{
+				Listens: true, Dials: true, CA: s.Cluster.TLS.CAFile, Names: []string{s.Node.ID},
+			},
 		},
-		{Name: "cluster.tls.caFile", Path: s.Cluster.TLS.CAFile, Authorities: true},
-		{Name: "broker.tls.certFile", Path: s.Broker.TLS.CertFile},
-		{Name: "broker.tls.caFile", Path: s.Broker.TLS.CAFile, Authorities: true},
-		{Name: "broker.api.caFile", Path: s.Broker.API.CAFile, Authorities: true},
-		{Name: "admin.tls.certFile", Path: s.Admin.TLS.CertFile},
-		{Name: "admin.tls.caFile", Path: s.Admin.TLS.CAFile, Authorities: true},
-	}, time.Now)
+		{
+			"admin.tls", s.Admin.TLS.CertFile, s.Admin.TLS.CAFile, pki.Purpose{Listens: true},
+		},
+		{
+			"broker.tls", s.Broker.TLS.CertFile, s.Broker.TLS.CAFile, pki.Purpose{Dials: true},
+		},
+		{setting: "broker.api", caFile: s.Broker.API.CAFile},
+	}
 }
 
 // watchCertificates makes the certificates of a node, and that of its broker, known to its metrics.
 func watchCertificates(s *settings.Settings, config *node.Config) *certwatch.Watch {
-	watch := newCertWatch(s)
+	var files []certwatch.File
+	for _, c := range certificatesOf(s) {
+		files = append(files,
+			certwatch.File{Name: c.setting + ".certFile", Path: c.certFile, CA: c.purpose.CA},
+			certwatch.File{Name: c.setting + ".caFile", Path: c.caFile, Authorities: true})
+	}
+	watch := certwatch.New(files, time.Now)
 	config.Registry.MustRegister(watch)
 	renew := config.Dialer.Renew
 	config.Dialer.Renew = func() (*tls.Config, error) {
 		client, err := renew()
 		if err == nil {
-			watch.Observe(certwatch.Broker, client)
+			watch.ObserveBroker(client)
 		}
 		return client, err
 	}
@@ -46,38 +62,16 @@ func watchCertificates(s *settings.Settings, config *node.Config) *certwatch.Wat
 // checkCertificates returns what the other sides would refuse of the certificates of a node.
 func checkCertificates(s *settings.Settings, now time.Time) error {
 	var faults []error
-	for _, one := range []struct {
-		path    string
-		file    string
-		purpose pki.Purpose
-	}{
-		{
-			"cluster.tls", s.Cluster.TLS.CertFile,
-			pki.Purpose{
-				Listens: true, Dials: true, CA: s.Cluster.TLS.CAFile, Names: []string{s.Node.ID},
-			},
-		},
-		{"admin.tls", s.Admin.TLS.CertFile, pki.Purpose{Listens: true}},
-		{"broker.tls", s.Broker.TLS.CertFile, pki.Purpose{Dials: true}},
-	} {
-		if one.file == "" {
-			continue
+	for _, c := range certificatesOf(s) {
+		var err error
+		if c.certFile != "" {
+			err = pki.Check(c.certFile, c.purpose, now)
 		}
-		if err := pki.Check(one.file, one.purpose, now); err != nil {
-			faults = append(faults, fmt.Errorf("%s: %w", one.path, err))
+		if c.caFile != "" {
+			err = errors.Join(err, pki.CheckAuthorities(c.caFile, now))
 		}
-	}
-	for _, one := range []struct{ path, file string }{
-		{"cluster.tls", s.Cluster.TLS.CAFile},
-		{"admin.tls", s.Admin.TLS.CAFile},
-		{"broker.tls", s.Broker.TLS.CAFile},
-		{"broker.api", s.Broker.API.CAFile},
-	} {
-		if one.file == "" {
-			continue
-		}
-		if err := pki.CheckAuthorities(one.file, now); err != nil {
-			faults = append(faults, fmt.Errorf("%s: %w", one.path, err))
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", c.setting, err))
 		}
 	}
 	return errors.Join(faults...)

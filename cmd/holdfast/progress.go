@@ -31,7 +31,7 @@ func newProgress(file io.Writer, what string) *progress {
 	return p
 }
 
-// isTerminal reports whether somebody reads along.
+// isTerminal reports whether a writer is a terminal.
 func isTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	if !ok {

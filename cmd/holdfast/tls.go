@@ -156,74 +156,63 @@ func newTLSAuthority() *cobra.Command {
 	return command
 }
 
-func newTLSNode() *cobra.Command {
+// newTLSIssue completes a command that makes a certificate by one of the authorities.
+func newTLSIssue(command *cobra.Command, args cobra.PositionalArgs, authority string,
+	request func(arguments []string) pki.Request,
+) *cobra.Command {
 	var folder tlsFolder
-	command := &cobra.Command{
+	command.Args = positional(args)
+	command.RunE = func(command *cobra.Command, arguments []string) error {
+		return folder.issue(command, authority, request(arguments))
+	}
+	folder.addFlags(command, 365)
+	return command
+}
+
+func newTLSNode() *cobra.Command {
+	return newTLSIssue(&cobra.Command{
 		Use:   "node NAME [HOST...]",
 		Short: "Make the certificate of a member: its node.id, and the hosts under which it is reached",
 		Long: `Makes NAME.crt and NAME.key, for cluster.tls and admin.tls of the node whose node.id is NAME. Name each host, or IP address,
 under which members, administrators and browsers reach it. The node also needs ca.crt.`,
 		Example: "  holdfast tls node n1 n1.plant.example 10.0.0.1",
-		Args:    positional(cobra.MinimumNArgs(1)),
-		RunE: func(command *cobra.Command, arguments []string) error {
-			return folder.issue(command, clusterAuthority,
-				pki.Request{Name: arguments[0], Hosts: arguments, Use: pki.Node})
-		},
-	}
-	folder.addFlags(command, 365)
-	return command
+	}, cobra.MinimumNArgs(1), clusterAuthority, func(arguments []string) pki.Request {
+		return pki.Request{Name: arguments[0], Hosts: arguments, Use: pki.Node}
+	})
 }
 
 func newTLSAdmin() *cobra.Command {
-	var folder tlsFolder
-	command := &cobra.Command{
+	return newTLSIssue(&cobra.Command{
 		Use:     "admin NAME",
 		Short:   "Make the certificate of an administrator, to whom admin.tls allows everything",
 		Example: "  holdfast tls admin alice",
-		Args:    positional(cobra.ExactArgs(1)),
-		RunE: func(command *cobra.Command, arguments []string) error {
-			return folder.issue(command, clusterAuthority,
-				pki.Request{Name: arguments[0], Use: pki.Client})
-		},
-	}
-	folder.addFlags(command, 365)
-	return command
+	}, cobra.ExactArgs(1), clusterAuthority, clientRequest)
 }
 
 func newTLSBroker() *cobra.Command {
-	var folder tlsFolder
-	command := &cobra.Command{
+	return newTLSIssue(&cobra.Command{
 		Use:   "broker HOST [HOST...]",
 		Short: "Make the certificate of the broker: the hosts under which nodes and clients reach it",
 		Long: `Makes broker.crt and broker.key, for the broker's TLS listener. Nodes and clients verify it by mqtt-ca.crt
 (broker.tls.caFile).`,
 		Example: "  holdfast tls broker broker.plant.example 10.0.0.9",
-		Args:    positional(cobra.MinimumNArgs(1)),
-		RunE: func(command *cobra.Command, arguments []string) error {
-			return folder.issue(command, mqttAuthority,
-				pki.Request{Name: "broker", Hosts: arguments, Use: pki.Server})
-		},
-	}
-	folder.addFlags(command, 365)
-	return command
+	}, cobra.MinimumNArgs(1), mqttAuthority, func(arguments []string) pki.Request {
+		return pki.Request{Name: "broker", Hosts: arguments, Use: pki.Server}
+	})
 }
 
 func newTLSClient() *cobra.Command {
-	var folder tlsFolder
-	command := &cobra.Command{
+	return newTLSIssue(&cobra.Command{
 		Use:   "client NAME",
 		Short: "Make the certificate of a client of the broker, which knows it as NAME",
 		Long: `Makes NAME.crt and NAME.key, for a broker that asks its clients for certificates (Mosquitto: require_certificate,
 use_identity_as_username). Nodes are such clients, too (broker.tls.certFile).`,
 		Example: "  holdfast tls client line-7",
-		Args:    positional(cobra.ExactArgs(1)),
-		RunE: func(command *cobra.Command, arguments []string) error {
-			return folder.issue(command, mqttAuthority,
-				pki.Request{Name: arguments[0], Use: pki.Client})
-		},
-	}
-	folder.addFlags(command, 365)
-	return command
+	}, cobra.ExactArgs(1), mqttAuthority, clientRequest)
+}
+
+func clientRequest(arguments []string) pki.Request {
+	return pki.Request{Name: arguments[0], Use: pki.Client}
 }
 
 func newTLSRenew() *cobra.Command {

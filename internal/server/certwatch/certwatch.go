@@ -47,8 +47,8 @@ type Watch struct {
 	files []File
 	now   func() time.Time
 
-	mu   sync.Mutex
-	seen map[string]time.Time // the ends of certificates that other sides have shown, by name
+	mu     sync.Mutex
+	broker time.Time // until when the broker's own certificate is valid; zero until it was shown
 }
 
 // Soon is how long before its end a certificate is worth a note.
@@ -56,7 +56,7 @@ const Soon = 14 * 24 * time.Hour
 
 // New returns a Watch. Files without a path are left out.
 func New(files []File, now func() time.Time) *Watch {
-	w := &Watch{now: now, seen: make(map[string]time.Time)}
+	w := &Watch{now: now}
 	for _, file := range files {
 		if file.Path != "" {
 			w.files = append(w.files, file)
@@ -65,14 +65,14 @@ func New(files []File, now func() time.Time) *Watch {
 	return w
 }
 
-// Observe makes each connection with a client's configuration note until when the certificate of
-// the other side is valid, under the name.
-func (w *Watch) Observe(name string, config *tls.Config) {
+// ObserveBroker makes each connection to the broker with a configuration note until when the
+// broker's certificate is valid.
+func (w *Watch) ObserveBroker(config *tls.Config) {
 	config.VerifyConnection = func(state tls.ConnectionState) error {
 		if len(state.PeerCertificates) > 0 {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.seen[name] = state.PeerCertificates[0].NotAfter
+			w.broker = state.PeerCertificates[0].NotAfter
 		}
 		return nil
 	}
@@ -94,16 +94,14 @@ func (w *Watch) ends() (ends []end) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, name := range []string{Broker} {
-		if at, ok := w.seen[name]; ok {
-			ends = append(ends, end{name: name, at: at})
-		}
+	if !w.broker.IsZero() {
+		ends = append(ends, end{name: broker, at: w.broker})
 	}
 	return ends
 }
 
-// Broker is the name of the broker's own certificate.
-const Broker = "broker"
+// broker is the name of the broker's own certificate.
+const broker = "broker"
 
 // note returns what is to be said of a certificate; empty if it is good for long.
 func (e *end) note(now time.Time) string {
@@ -116,7 +114,7 @@ func (e *end) note(now time.Time) string {
 		effect := "this node refuses what it vouches for"
 		if e.ours {
 			effect = "the others refuse it"
-		} else if e.name == Broker {
+		} else if e.name == broker {
 			effect = "this node refuses it"
 		}
 		return fmt.Sprintf("the certificate of %s expired at %s: %s", e.name,

@@ -84,7 +84,7 @@ func TestMetricHasEachCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		watch := watchOf(issue(t, time.Hour))
 		config := &tls.Config{MinVersion: tls.VersionTLS13}
-		watch.Observe(Broker, config)
+		watch.ObserveBroker(config)
 		if err := config.VerifyConnection(tls.ConnectionState{
 			PeerCertificates: []*x509.Certificate{{NotAfter: time.Now().Add(-time.Minute)}},
 		}); err != nil {
