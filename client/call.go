@@ -25,7 +25,7 @@ type call struct {
 	// when it was made; a moment also counts the time in which the machine was suspended
 	began  moment
 	expiry time.Duration // the message expiry
-	taken  atomic.Bool   // the broker has acknowledged a copy that somebody receives
+	taken  atomic.Bool   // the broker acknowledged a copy, and has a subscriber for it
 
 	// The fields below are guarded by Client.mu.
 	sent bool // a copy may have reached the store
@@ -195,7 +195,7 @@ func (c *Client) forget(waiting *call) bool {
 	return waiting.sent
 }
 
-// removeLocked makes nobody wait for a request, so that it is not sent any more. c.mu must be held.
+// removeLocked takes a request out of those that are sent and answered. c.mu must be held.
 func (c *Client) removeLocked(waiting *call) {
 	delete(c.pending, waiting.correlation)
 	if at := slices.Index(c.order, waiting); at >= 0 {
